@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** @file directory.h  Who serves which instance and rank, and where: the HTTP registry, as a server.
+ *
+ *  An engine talks to it by itself; `docs/wire.md` has the endpoints. Run one beside the workers (`kvferry directory`), or
+ *  let rank 0's engine embed it.
+ */
+#ifndef KVFERRY_DIRECTORY_H
+#define KVFERRY_DIRECTORY_H
+
+#include "kvferry/log.h"
+#include "kvferry/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct kvf_directory kvf_directory;
+
+struct kvf_directory_options {
+    size_t struct_size;   /**< set by kvf_directory_options_init */
+    const char *listen;   /**< "HOST:PORT"; port 0 = any free one; default "127.0.0.1:0". IPv6 as "[::1]:8700" */
+    int64_t lease_ns;     /**< a registration not renewed for so long expires; default 10 s, 1 s to 1 h */
+    int64_t max_ranks;    /**< registrations held at most; default 65536 */
+    struct kvf_log_sink log;
+};
+
+KVF_API void kvf_directory_options_init(struct kvf_directory_options *options, size_t size);
+
+/** Starts serving in threads of its own. @param options  NULL = defaults
+ *  @param out  returned to the caller (free with kvf_directory_close)
+ *  @return KVF_OK; KVF_ERR_ADDRESS_IN_USE naming the address; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_SYSTEM; KVF_ERR_NO_MEMORY */
+KVF_API enum kvf_status kvf_directory_open(const struct kvf_directory_options *options, kvf_directory **out,
+                                           struct kvf_error *error);
+
+/** The URL to give to engines, such as "http://127.0.0.1:41337": borrowed until close. */
+KVF_API const char *kvf_directory_url(const kvf_directory *directory);
+
+/** Stops serving and frees. NULL is fine. Blocks until running requests ended (under a second). */
+KVF_API void kvf_directory_close(kvf_directory *directory);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

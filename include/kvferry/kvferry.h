@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** @file kvferry.h  All of kvferry's public headers. */
+#ifndef KVFERRY_KVFERRY_H
+#define KVFERRY_KVFERRY_H
+
+#include "kvferry/copy.h"
+#include "kvferry/directory.h"
+#include "kvferry/engine.h"
+#include "kvferry/instance.h"
+#include "kvferry/layout.h"
+#include "kvferry/log.h"
+#include "kvferry/memory.h"
+#include "kvferry/plan.h"
+#include "kvferry/safetensors.h"
+#include "kvferry/status.h"
+#include "kvferry/version.h"
+
+#endif
