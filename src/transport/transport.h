@@ -14,8 +14,8 @@
 
 #include <stdbool.h>
 
-#include "kvferry/log.h"
 #include "kvferry/plan.h"
+#include "sys/log.h"
 
 #define KVFI_ENDPOINT_BYTES 512 /* text of an endpoint, closing zero included */
 #define KVFI_CHUNK_LIMIT 1048576 /* chunks per grant */
@@ -44,7 +44,7 @@ struct kvfi_transport_config {
     const struct kvfi_memory_region *memories; /* valid until close; regions are filled before the first arm or post */
     size_t memory_count;
     const char *fault_policy; /* fault transport only */
-    struct kvf_log_sink log;
+    struct kvfi_log *log;    /* valid until close; NULL logs nothing */
 };
 
 /** Who the other side is. */
