@@ -49,7 +49,7 @@ enum kvfi_message_type {
 };
 
 /** Texts are never NULL after unpacking ("" when absent). For packing NULL means "". */
-struct kvfi_hello {
+struct kvfi_msg_hello {
     int64_t planner_version;
     const char *instance;      /* name of the sender's instance, 1 to 127 bytes */
     uint64_t incarnation;      /* of the sender, not 0 */
@@ -143,7 +143,7 @@ struct kvfi_msg_ping {
 struct kvfi_message {
     enum kvfi_message_type type;
     union {
-        struct kvfi_hello hello;
+        struct kvfi_msg_hello hello;
         struct kvfi_msg_pull pull;
         struct kvfi_msg_started started;
         struct kvfi_msg_progress progress;
