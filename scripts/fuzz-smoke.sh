@@ -1,0 +1,29 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Runs every fuzz target for some seconds under libFuzzer, ASan and UBSan:  scripts/fuzz-smoke.sh SECONDS
+set -eu
+cd "$(dirname "$0")/.."
+seconds=${1:-10}
+folder=build-fuzz
+scripts/build.sh "$folder" --cc=clang -Dfuzzer=true -Db_sanitize=address,undefined -Db_lundef=false
+export UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1"
+count=0
+failed=0
+for target in "$folder"/fuzz/fuzz-*; do
+    if [ ! -f "$target" ] || [ ! -x "$target" ]; then
+        continue
+    fi
+    name=${target##*/fuzz-}
+    work=$folder/corpus-$name
+    mkdir -p "$work" "$folder/crashes"
+    echo "fuzz-smoke: $name for $seconds s"
+    count=$((count + 1))
+    if ! "$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 -print_final_stats=0 -verbosity=0 \
+        -artifact_prefix="$folder/crashes/$name-" "$work" "fuzz/corpus/$name" >"$folder/$name.log" 2>&1; then
+        tail -n 40 "$folder/$name.log"
+        echo "fuzz-smoke: $name FAILED; its input is in $folder/crashes/"
+        failed=$((failed + 1))
+    fi
+done
+echo "fuzz-smoke: $((count - failed)) targets passed, $failed failed"
+[ "$count" -gt 0 ] && [ "$failed" -eq 0 ]
