@@ -28,6 +28,8 @@ enum kvfi_transport_cap {
     KVFI_CAP_LOCAL_QUIET = 8    /**< disarm is enough: no byte is written after it returned */
 };
 
+struct kvfi_wire_fault; /* fault/wire.h */
+
 struct kvfi_memory_region {
     void *address;
     int64_t bytes;
@@ -43,7 +45,8 @@ struct kvfi_transport_config {
     bool checksum;
     const struct kvfi_memory_region *memories; /* valid until close; regions are filled before the first arm or post */
     size_t memory_count;
-    const char *fault_policy; /* fault transport only */
+    const char *fault_policy; /* fault transport only: see fault/fault.h */
+    struct kvfi_wire_fault *wire; /* set by the fault transport for the one it wraps; NULL otherwise */
     struct kvfi_log *log;    /* valid until close; NULL logs nothing */
 };
 
@@ -86,7 +89,9 @@ enum kvfi_transport_event_kind {
     KVFI_TEV_PEER_DOWN = 3, /**< source half: the connection of `peer` broke; posts that were out get their own event first */
     KVFI_TEV_RECEIVED = 4,  /**< destination half: `bytes` more bytes of `grant` are placed; `complete` once all are */
     KVFI_TEV_GRANT_FAILED = 5, /**< destination half: a violation under a grant; it is disarmed and quiet if LOCAL_QUIET */
-    KVFI_TEV_WRITER_GONE = 6  /**< destination half: the writer's connections are gone and its writes are over (REMOTE_WRITES) */
+    KVFI_TEV_WRITER_GONE = 6, /**< destination half: the writer's connection is gone and its writes are over (REMOTE_WRITES) */
+    KVFI_TEV_QUIET = 7        /**< destination half: exactly one for each disarm that returned false: nobody writes under
+                                   `grant` any more, because its writer stopped or is gone */
 };
 
 struct kvfi_transport_event {
@@ -94,7 +99,7 @@ struct kvfi_transport_event {
     enum kvf_status status;
     uint64_t peer;    /* CONNECTED, PEER_DOWN: number that connect gave */
     uint64_t cookie;  /* POSTED */
-    uint64_t grant;   /* RECEIVED, GRANT_FAILED, POSTED */
+    uint64_t grant;   /* RECEIVED, GRANT_FAILED, POSTED, QUIET */
     int64_t bytes;
     bool complete;
     struct kvfi_peer_identity who; /* WRITER_GONE */
@@ -125,9 +130,10 @@ struct kvfi_transport_ops {
 
     /** Destination: allows the writes of one grant. */
     enum kvf_status (*arm)(struct kvfi_transport *transport, const struct kvfi_arm *arm, struct kvf_error *error);
-    /** Destination: forgets a grant. After it returns no byte is placed under it *by this side*; returns true when no
-     *  peer can write either (always with LOCAL_QUIET; with REMOTE_WRITES when the writer never connected or is gone).
-     *  Unknown grants are fine (true). */
+    /** Destination: forgets a grant; no RECEIVED comes for it afterwards. After it returns no byte is placed under it *by
+     *  this side* (it waits for the frame being placed, under a millisecond); returns true when no peer can write either
+     *  (always with LOCAL_QUIET; with REMOTE_WRITES when no chunk is being written). Else the writer is told to stop, and
+     *  a QUIET follows. Unknown grants are fine (true). */
     bool (*disarm)(struct kvfi_transport *transport, uint64_t grant);
 
     /** Source: says whether `endpoint` can be reached by this transport from here at all (same host ...): OK or
