@@ -17,9 +17,11 @@ extern "C" {
 KVF_API enum kvf_status kvf_copy(const kvf_binding *binding, void *const *src_base, size_t src_count,
                                  void *const *dst_base, size_t dst_count, struct kvf_error *error);
 
-/** Packs (source to stream) or unpacks (stream to destination) a binding, resumable at any byte. One thread at a time. */
+/** Packs (source to stream) or unpacks (stream to destination) a binding, resumable at any byte. One thread at a
+ *  time. */
 typedef struct kvf_packer kvf_packer;
 
+/** Which side of a binding a packer works on. */
 enum kvf_packer_side {
     KVF_PACK = 0,  /**< reads source memories, writes the stream */
     KVF_UNPACK = 1 /**< reads the stream, writes destination memories */

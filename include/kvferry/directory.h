@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** @file directory.h  Who serves which instance and rank, and where: the HTTP registry, as a server.
  *
- *  An engine talks to it by itself; `docs/wire.md` has the endpoints. Run one beside the workers (`kvferry directory`), or
- *  let rank 0's engine embed it.
+ *  An engine talks to it by itself; `docs/wire.md` has the endpoints. Run one beside the workers (`kvferry
+ *  directory`), or let rank 0's engine embed it.
  */
 #ifndef KVFERRY_DIRECTORY_H
 #define KVFERRY_DIRECTORY_H
@@ -14,8 +14,10 @@
 extern "C" {
 #endif
 
+/** A running directory server. Any thread; kvf_directory_close must be the last call. */
 typedef struct kvf_directory kvf_directory;
 
+/** How a directory serves. */
 struct kvf_directory_options {
     size_t struct_size;   /**< set by kvf_directory_options_init */
     const char *listen;   /**< "HOST:PORT"; port 0 = any free one; default "127.0.0.1:0". IPv6 as "[::1]:8700" */
@@ -24,11 +26,13 @@ struct kvf_directory_options {
     struct kvf_log_sink log;
 };
 
+/** Fills `options` with the defaults. `size` is sizeof(struct kvf_directory_options) as the caller compiled it. */
 KVF_API void kvf_directory_options_init(struct kvf_directory_options *options, size_t size);
 
 /** Starts serving in threads of its own. @param options  NULL = defaults
  *  @param out  returned to the caller (free with kvf_directory_close)
- *  @return KVF_OK; KVF_ERR_ADDRESS_IN_USE naming the address; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_SYSTEM; KVF_ERR_NO_MEMORY */
+ *  @return KVF_OK; KVF_ERR_ADDRESS_IN_USE naming the address; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_SYSTEM;
+ *  KVF_ERR_NO_MEMORY */
 KVF_API enum kvf_status kvf_directory_open(const struct kvf_directory_options *options, kvf_directory **out,
                                            struct kvf_error *error);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** @file engine.h  One worker: open, register memory, announce, offer or pull, wait for events, close.
  *
- *  A prefill worker *offers* the blocks of a transfer; a decode worker *pulls* them. The transfer id and attempt are named
- *  by whoever stands above (the router), the same on both sides: the library invents none. An engine may do both.
+ *  A prefill worker *offers* the blocks of a transfer; a decode worker *pulls* them. The transfer id and attempt are
+ *  named by whoever stands above (the router), the same on both sides: the library invents none. An engine may do both.
  *
  *  Threads: opening an engine starts one progress thread that owns every control socket, timer and state machine; the
  *  transports have data threads beside it. Calls post commands and return; results are events, fixed-size records taken
@@ -21,6 +21,7 @@
 extern "C" {
 #endif
 
+/** One worker. Free with kvf_engine_close. */
 typedef struct kvf_engine kvf_engine;
 
 /** Longest names, closing zero included. */
@@ -29,11 +30,13 @@ enum kvf_name_bytes {
     KVF_INSTANCE_NAME_BYTES = 128
 };
 
+/** Flags of kvf_engine_options. */
 enum kvf_engine_flag {
     KVF_ENGINE_CALLER_PROGRESS = 1, /**< no progress thread: kvf_engine_progress must be called at least every 100 ms */
     KVF_ENGINE_CHECKSUM = 2         /**< tcp frames carry a checksum (XXH3-64), checked before placement */
 };
 
+/** How an engine is opened. Texts are copied; the layout is acquired. */
 struct kvf_engine_options {
     size_t struct_size;       /**< set by kvf_engine_options_init */
     uint64_t flags;           /**< enum kvf_engine_flag */
@@ -56,6 +59,7 @@ struct kvf_engine_options {
     struct kvf_log_sink log;
 };
 
+/** Fills `options` with the defaults. `size` is sizeof(struct kvf_engine_options) as the caller compiled it. */
 KVF_API void kvf_engine_options_init(struct kvf_engine_options *options, size_t size);
 
 /** Opens an engine: binds its sockets and starts its threads; nobody knows of it before kvf_engine_announce.
@@ -66,15 +70,15 @@ KVF_API enum kvf_status kvf_engine_open(const struct kvf_engine_options *options
                                         struct kvf_error *error);
 
 /** Registers memory number `index` of the layout, before announcing. `fd` (or -1) is a file descriptor that maps the
- *  whole memory from offset 0, such as kvf_memory_fd: with it a worker on the same host maps it; without it, such a worker writes
- *  across processes or falls back to tcp. Address and descriptor are borrowed until close.
+ *  whole memory from offset 0, such as kvf_memory_fd: with it a worker on the same host maps it; without it, such a
+ *  worker writes across processes or falls back to tcp. Address and descriptor are borrowed until close.
  *  @return KVF_OK; KVF_ERR_OUT_OF_RANGE (index, or `bytes` less than the layout's); KVF_ERR_EXISTS */
 KVF_API enum kvf_status kvf_engine_register_memory(kvf_engine *engine, int64_t index, void *address, int64_t bytes,
                                                    int fd, struct kvf_error *error);
 
 /** Registers with the directory and keeps the registration alive until close. All memories must be registered.
- *  Blocks at most directory_timeout_ns. @return KVF_OK; KVF_ERR_DIRECTORY with the URL and what it answered; KVF_ERR_INVALID_ARGUMENT
- *  naming the memory that is missing; KVF_ERR_EXISTS (announced already) */
+ *  Blocks at most directory_timeout_ns. @return KVF_OK; KVF_ERR_DIRECTORY with the URL and what it answered;
+ *  KVF_ERR_INVALID_ARGUMENT naming the memory that is missing; KVF_ERR_EXISTS (announced already) */
 KVF_API enum kvf_status kvf_engine_announce(kvf_engine *engine, struct kvf_error *error);
 
 /** URL of the directory in use (the embedded one's, or the option's): borrowed until close. */
@@ -92,6 +96,7 @@ struct kvf_offer {
     int64_t timeout_ns;     /**< the offer ends so long after it was made; default 60 s */
 };
 
+/** Fills `offer` with the defaults. `size` is sizeof(struct kvf_offer) as the caller compiled it. */
 KVF_API void kvf_offer_init(struct kvf_offer *offer, size_t size);
 
 /** Offers blocks. They must stay valid and unchanged until KVF_EVENT_BLOCKS_REUSABLE of this transfer and attempt.
@@ -119,20 +124,22 @@ struct kvf_pull {
     int64_t timeout_ns;     /**< the pull fails so long after it was made; default 60 s */
 };
 
+/** Fills `pull` with the defaults. `size` is sizeof(struct kvf_pull) as the caller compiled it. */
 KVF_API void kvf_pull_init(struct kvf_pull *pull, size_t size);
 
-/** Pulls. The blocks belong to the library until KVF_EVENT_BLOCKS_REUSABLE; their content is whole after KVF_EVENT_PULL_DONE.
+/** Pulls. The blocks belong to the library until KVF_EVENT_BLOCKS_REUSABLE; their content is whole after
+ *  KVF_EVENT_PULL_DONE.
  *  @return KVF_OK; KVF_ERR_EXISTS ("transfer "x" attempt 0 is pulled already"); KVF_ERR_SUPERSEDED; KVF_ERR_IDS;
  *          KVF_ERR_INVALID_ARGUMENT; KVF_ERR_AGAIN. What the peer side finds comes as an event. */
 KVF_API enum kvf_status kvf_engine_pull(kvf_engine *engine, const struct kvf_pull *pull, struct kvf_error *error);
 
-/** Cancels an offer or a pull of this id and attempt. The terminal event comes, with KVF_ERR_CANCELLED, unless it was over
- *  already. @return KVF_OK; KVF_ERR_NOT_FOUND */
+/** Cancels an offer or a pull of this id and attempt. The terminal event comes, with KVF_ERR_CANCELLED, unless it was
+ *  over already. @return KVF_OK; KVF_ERR_NOT_FOUND */
 KVF_API enum kvf_status kvf_engine_cancel(kvf_engine *engine, const char *transfer, int64_t attempt,
                                           struct kvf_error *error);
 
-/** Each offer and each pull ends in exactly one terminal event (…_DONE or …_FAILED) and exactly one BLOCKS_REUSABLE, never
- *  before the terminal one. */
+/** Each offer and each pull ends in exactly one terminal event (…_DONE or …_FAILED) and exactly one BLOCKS_REUSABLE,
+ *  never before the terminal one. */
 enum kvf_event_kind {
     KVF_EVENT_NONE = 0,
     KVF_EVENT_PULL_DONE = 1,      /**< every byte of the range is in its block */
@@ -170,8 +177,8 @@ KVF_API size_t kvf_engine_wait(kvf_engine *engine, struct kvf_event *events, siz
 /** A descriptor (eventfd) that is readable while any event is queued. Do not read it. Valid until close. */
 KVF_API int kvf_engine_event_fd(const kvf_engine *engine);
 
-/** With KVF_ENGINE_CALLER_PROGRESS: handles what is due and returns without blocking. Call it at least every 100 ms, and
- *  never from two threads at once. Otherwise it does nothing. */
+/** With KVF_ENGINE_CALLER_PROGRESS: handles what is due and returns without blocking. Call it at least every 100 ms,
+ *  and never from two threads at once. Otherwise it does nothing. */
 KVF_API void kvf_engine_progress(kvf_engine *engine);
 
 /** Counters since open. */
@@ -184,6 +191,7 @@ struct kvf_engine_stats {
     int64_t plans_cached;
 };
 
+/** Writes the counters. Any thread. @return KVF_OK; KVF_ERR_INVALID_ARGUMENT (struct_size) */
 KVF_API enum kvf_status kvf_engine_get_stats(kvf_engine *engine, struct kvf_engine_stats *stats);
 
 /** Refuses new offers and pulls, and waits until those that run have ended and their blocks are reusable.

@@ -20,6 +20,7 @@ typedef struct kvf_instance kvf_instance;
 KVF_API enum kvf_status kvf_instance_parse(const char *text, size_t text_bytes, kvf_instance **out,
                                            struct kvf_error *error);
 
+/** Frees an instance and the layouts it lent. NULL is fine. */
 KVF_API void kvf_instance_destroy(kvf_instance *instance);
 
 /** Number of ranks; rank number `index` in the order pp, cp, tp; its layout (borrowed until destroy); its holdings
@@ -53,11 +54,13 @@ KVF_API void kvf_text_free(char *text);
 
 /* ---- making a layout file from a few words -------------------------------------------------------------------- */
 
+/** Which axis of a block is outside. */
 enum kvf_order {
     KVF_ORDER_HEADS_FIRST = 0, /**< [block][head][token]: HND */
     KVF_ORDER_TOKENS_FIRST = 1 /**< [block][token][head]: NHD */
 };
 
+/** How K and V are spread over pools. */
 enum kvf_kv_pools {
     KVF_KV_ONE_POOL = 0,     /**< one pool: a slot holds all layers, K then V each */
     KVF_KV_SEPARATE_POOLS = 1, /**< one pool for K and one for V, a slot holds all layers */
@@ -69,7 +72,7 @@ struct kvf_instance_recipe {
     size_t struct_size; /**< set by kvf_instance_recipe_init */
     const char *model_name;
     const char *model_fingerprint;
-    const char *dtype;   /**< "f16", "bf16", "f32", "fp8_e4m3", "fp8_e5m2", "i8", "u8": gives element bytes and the tag */
+    const char *dtype;   /**< "f16", "bf16", "f32", "fp8_e4m3", "fp8_e5m2", "i8", "u8": element bytes and tag */
     int64_t layers, kv_heads, head_dim;
     int64_t latent_bytes; /**< above 0: MLA; one unit per layer of so many bytes instead of K and V */
     int64_t tp, pp, cp;   /**< grid; default 1 each */
@@ -82,6 +85,7 @@ struct kvf_instance_recipe {
     int32_t kv_pools; /**< enum kvf_kv_pools */
 };
 
+/** Fills `recipe` with the defaults. `size` is sizeof(struct kvf_instance_recipe) as the caller compiled it. */
 KVF_API void kvf_instance_recipe_init(struct kvf_instance_recipe *recipe, size_t size);
 
 /** Makes a layout file's text from a recipe. The text is what kvf_instance_parse reads.

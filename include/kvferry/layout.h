@@ -98,14 +98,15 @@ typedef struct kvf_layout kvf_layout;
 KVF_API void kvf_layout_spec_init(struct kvf_layout_spec *spec, size_t size);
 
 /** Copies and checks a layout. Checked: ranges inside totals, counts and strides positive, tokens_per_entry whole,
- *  nested strides (no two coordinates share an address), ends inside the memory, no coordinate held twice, no overlap of
- *  views inside a slot or across slots (exact aliases excepted), duplicate layers in a view.
+ *  nested strides (no two coordinates share an address), ends inside the memory, no coordinate held twice, no overlap
+ *  of views inside a slot or across slots (exact aliases excepted), duplicate layers in a view.
  *
  *  @param out  returned to the caller (free with kvf_layout_release); written on success only
  *  @return KVF_OK; KVF_ERR_LAYOUT with a sentence such as "k layer 3: ends at 131072, memory has 65536";
  *          KVF_ERR_OVERFLOW; KVF_ERR_LIMIT; KVF_ERR_NEWER_OPTION; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NO_MEMORY
  *  Cost: n log n in views times layers, whatever the number of slots. Any thread, never blocks. */
-KVF_API enum kvf_status kvf_layout_create(const struct kvf_layout_spec *spec, kvf_layout **out, struct kvf_error *error);
+KVF_API enum kvf_status kvf_layout_create(const struct kvf_layout_spec *spec, kvf_layout **out,
+                                          struct kvf_error *error);
 
 /** Takes one more reference. Returns `layout`. Any thread. */
 KVF_API kvf_layout *kvf_layout_acquire(const kvf_layout *layout);
@@ -157,6 +158,7 @@ KVF_API enum kvf_status kvf_holdings_create(const struct kvf_holding *rows, size
 /** Makes the holdings of a layout. @param out  returned to the caller (free with kvf_holdings_release) */
 KVF_API enum kvf_status kvf_holdings_from_layout(const kvf_layout *layout, kvf_holdings **out, struct kvf_error *error);
 
+/** Takes, and gives back, one reference; the last one frees the holdings. Releasing NULL is fine. Any thread. */
 KVF_API kvf_holdings *kvf_holdings_acquire(const kvf_holdings *holdings);
 KVF_API void kvf_holdings_release(kvf_holdings *holdings);
 

@@ -12,6 +12,7 @@ extern "C" {
 /** A block of shareable memory (memfd). */
 typedef struct kvf_memory kvf_memory;
 
+/** Flags of kvf_memory_create. */
 enum kvf_memory_flag {
     KVF_MEMORY_HUGE_PAGES = 1 /**< ask for huge pages where the system has them; plain pages otherwise */
 };

@@ -40,9 +40,11 @@ struct kvf_skipped {
 KVF_API enum kvf_status kvf_elect(const struct kvf_member *src, size_t src_count, const struct kvf_member *dst,
                                   size_t dst_count, size_t destination, kvf_election **out, struct kvf_error *error);
 
+/** Frees an election and the shares it lent. NULL is fine. */
 KVF_API void kvf_election_destroy(kvf_election *election);
 
-/** Returns what source rank number `source` sends: borrowed until the election is destroyed; NULL when it has no share. */
+/** Returns what source rank number `source` sends: borrowed until the election is destroyed; NULL when it has no
+ *  share. */
 KVF_API const kvf_share *kvf_election_share(const kvf_election *election, size_t source);
 
 /** Returns the optional cells that nobody has: borrowed until the election is destroyed. */
@@ -68,17 +70,20 @@ KVF_API enum kvf_status kvf_election_check_places(const kvf_election *election, 
 
 /* ---- plan -------------------------------------------------------------------------------------------------- */
 
+/** Flags of kvf_plan_options: equal on both sides, since they change the plan. */
 enum kvf_plan_flag {
     KVF_PLAN_BRIDGE_GAPS = 1,    /**< also join loop-free boxes across equal gaps inside both slots (stock vLLM does) */
     KVF_PLAN_PROMOTE_ROW = 2,    /**< a loop-free box at offset 0 of equal slots becomes the whole slot (stock vLLM) */
     KVF_PLAN_DIVISIBLE_BLOCKS = 4 /**< refuse block sizes of which neither divides the other (stock dialects) */
 };
 
+/** How to plan. */
 struct kvf_plan_options {
     size_t struct_size; /**< set by kvf_plan_options_init */
     uint64_t flags;     /**< enum kvf_plan_flag */
 };
 
+/** Fills `options` with the defaults. `size` is sizeof(struct kvf_plan_options) as the caller compiled it. */
 KVF_API void kvf_plan_options_init(struct kvf_plan_options *options, size_t size);
 
 /** What moves between two ranks: immutable, reference counted, any thread. Holds no address, id or capacity. */
@@ -92,13 +97,15 @@ typedef struct kvf_plan kvf_plan;
  *          4,096); KVF_ERR_OVERFLOW; KVF_ERR_NO_MEMORY; KVF_ERR_NEWER_OPTION
  *  Cost: patches (parts x layers x share cells) times its logarithm; independent of slots and prompt length. */
 KVF_API enum kvf_status kvf_plan_create(const kvf_layout *src, const kvf_layout *dst, const kvf_share *share,
-                                        const struct kvf_plan_options *options, kvf_plan **out, struct kvf_error *error);
+                                        const struct kvf_plan_options *options, kvf_plan **out,
+                                        struct kvf_error *error);
 
 /** The same plan restricted to layers [layer_first, layer_end): what one layer-wise chunk moves. Equal to planning the
  *  restricted share anew; both sides make it once per layer set. @param out  returned (free with kvf_plan_release) */
 KVF_API enum kvf_status kvf_plan_restrict(const kvf_plan *plan, int64_t layer_first, int64_t layer_end, kvf_plan **out,
                                           struct kvf_error *error);
 
+/** Takes, and gives back, one reference; the last one frees the plan. Releasing NULL is fine. Any thread. */
 KVF_API kvf_plan *kvf_plan_acquire(const kvf_plan *plan);
 KVF_API void kvf_plan_release(kvf_plan *plan);
 
@@ -114,6 +121,7 @@ struct kvf_plan_info {
     int64_t grain_tokens;       /**< least common multiple of the tracks' grains in tokens: where ranges may be cut */
 };
 
+/** Writes the sizes of a plan. Any thread, never fails. */
 KVF_API void kvf_plan_get_info(const kvf_plan *plan, struct kvf_plan_info *info);
 
 /** A loop of a box or move: `count` steps, so many bytes apart on each side. */
@@ -167,13 +175,15 @@ struct kvf_id_list {
     int64_t first;
 };
 
+/** Flags of kvf_bind_request. */
 enum kvf_bind_flag {
     KVF_BIND_PARTIAL = 1,     /**< a destination list shorter than the range is accepted; see kvf_binding_info */
     KVF_BIND_NO_STATE = 2,    /**< state and ring tracks do not move in this chunk (it does not reach the end) */
-    KVF_BIND_SRC_UNKNOWN = 4, /**< the source's ids are not known here: its lists are ignored, no source address is made */
-    KVF_BIND_DST_UNKNOWN = 8  /**< the destination's addresses are not wanted: its ids tell holes only, are not bounded */
+    KVF_BIND_SRC_UNKNOWN = 4, /**< the source's ids are not known here: its lists are ignored, no address is made */
+    KVF_BIND_DST_UNKNOWN = 8  /**< the destination's addresses are not wanted: its ids tell holes only, unbounded */
 };
 
+/** What to bind: a token range and the block ids of both sides. */
 struct kvf_bind_request {
     size_t struct_size; /**< set by kvf_bind_request_init */
     uint64_t flags;     /**< enum kvf_bind_flag */
@@ -185,6 +195,7 @@ struct kvf_bind_request {
     size_t dst_count;
 };
 
+/** Fills `request` with the defaults. `size` is sizeof(struct kvf_bind_request) as the caller compiled it. */
 KVF_API void kvf_bind_request_init(struct kvf_bind_request *request, size_t size);
 
 /** A plan joined with block ids: boxes and block runs, never blocks times layers. Immutable, any thread. */
@@ -194,13 +205,15 @@ typedef struct kvf_binding kvf_binding;
  *  The plan is kept alive by the binding.
  *  @param out  returned to the caller (free with kvf_binding_destroy); written on success only
  *  @return KVF_OK; KVF_ERR_IDS naming group, index and value (below -1, not below slots, repeated, source hole under a
- *          destination id, destination too short); KVF_ERR_OUT_OF_RANGE (range not aligned to the grain, or longer than a
- *          ring retains: "positions both rings retain"); KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY */
+ *          destination id, destination too short); KVF_ERR_OUT_OF_RANGE (range not aligned to the grain, or longer
+ *          than a ring retains: "positions both rings retain"); KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY */
 KVF_API enum kvf_status kvf_bind(const kvf_plan *plan, const struct kvf_bind_request *request, kvf_binding **out,
                                  struct kvf_error *error);
 
+/** Frees a binding and gives back its plan. NULL is fine. */
 KVF_API void kvf_binding_destroy(kvf_binding *binding);
 
+/** Sizes of a binding. */
 struct kvf_binding_info {
     int64_t bytes;       /**< all bytes that move */
     int64_t block_runs;  /**< stored runs of adjacent ids */
@@ -210,6 +223,7 @@ struct kvf_binding_info {
     int64_t binding_bytes; /**< memory the binding takes */
 };
 
+/** Writes the sizes of a binding. Any thread, never fails. */
 KVF_API void kvf_binding_get_info(const kvf_binding *binding, struct kvf_binding_info *info);
 
 /** A move: up to five nested loops, outermost first, around one run. Offsets are into the side's memory. */

@@ -27,8 +27,8 @@ struct kvf_tensor {
 };
 
 /** Parses the header of a safetensors file whose first `bytes` bytes are at `file` (the whole file, or at least its
- *  header). Hostile input is bounded: header at most 100 MiB, ranges inside `file_bytes`, no overlaps, shape times dtype
- *  equal to the range.
+ *  header). Hostile input is bounded: header at most 100 MiB, ranges inside `file_bytes`, no overlaps, shape times
+ *  dtype equal to the range.
  *  @param file_bytes  size of the whole file
  *  @param out         returned to the caller (free with kvf_safetensors_destroy)
  *  @return KVF_OK; KVF_ERR_PARSE; KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY */
@@ -36,6 +36,9 @@ KVF_API enum kvf_status kvf_safetensors_parse(const void *file, size_t bytes, in
                                               kvf_safetensors **out, struct kvf_error *error);
 KVF_API void kvf_safetensors_destroy(kvf_safetensors *file);
 
+/** Number of tensors; tensor number `index` in file order; the tensor of a name.
+ *  @return KVF_OK;
+ *  KVF_ERR_OUT_OF_RANGE (index); KVF_ERR_NOT_FOUND (name) */
 KVF_API size_t kvf_safetensors_count(const kvf_safetensors *file);
 KVF_API enum kvf_status kvf_safetensors_tensor(const kvf_safetensors *file, size_t index, struct kvf_tensor *out);
 KVF_API enum kvf_status kvf_safetensors_find(const kvf_safetensors *file, const char *name, struct kvf_tensor *out);
@@ -48,8 +51,9 @@ KVF_API enum kvf_status kvf_safetensors_find(const kvf_safetensors *file, const 
 KVF_API enum kvf_status kvf_safetensors_layout(const kvf_safetensors *file, kvf_layout **out, int64_t *tokens,
                                                struct kvf_error *error);
 
-/** Makes a header for a KV cache of these shapes, tensors in the order layers.0.k, layers.0.v, layers.1.k, ... for layers
- *  [layer_first, layer_end), and says how long the whole file is. Write the header at offset 0; the data follows it.
+/** Makes a header for a KV cache of these shapes, tensors in the order layers.0.k, layers.0.v, layers.1.k, ... for
+ *  layers [layer_first, layer_end), and says how long the whole file is. Write the header at offset 0; the data
+ *  follows it.
  *  @param dtype       "F16", "BF16", "F32", "F8_E4M3", "F8_E5M2", "I8", "U8"
  *  @param out_header  returned to the caller (free with kvf_text_free); not text: `*header_bytes` bytes */
 KVF_API enum kvf_status kvf_safetensors_header(const char *dtype, int64_t layer_first, int64_t layer_end,

@@ -23,7 +23,8 @@ extern "C" {
 #endif
 
 /** The statuses: X(name, number, text). Numbers are pinned and never reused. They are grouped by what is broken, so
- *  that the number tells what to rebuild: 1..19 this call, 20..39 this peer, 40..59 this transfer, 60..79 the context. */
+ *  that the number tells what to rebuild: 1..19 this call, 20..39 this peer, 40..59 this transfer, 60..79 the
+ *  context. */
 #define KVF_STATUS_MAP(X) \
     X(KVF_OK, 0, "success") \
     /* this call: nothing was changed */ \
@@ -77,7 +78,8 @@ enum kvf_status {
 #define KVF_ERROR_TEXT_BYTES 496
 
 /** The particular story of one failure: 512 bytes in the caller's memory.
- *  A function given a `struct kvf_error *` fills it on failure only, and leaves it alone on success. NULL is allowed. */
+ *  A function given a `struct kvf_error *` fills it on failure only, and leaves it alone on success. NULL is allowed.
+ *  */
 struct kvf_error {
     int32_t status;    /**< an enum kvf_status, equal to what the function returned */
     int32_t reserved;  /**< zero */
