@@ -129,7 +129,7 @@ static void pull_random_event(struct pull *pull)
     else if (pull->transfer.state == KVFI_TRANSFER_JOINING && pick % 2 == 0)
         pull_feed_transfer(pull, KVFI_TRANSFER_ON_JOINED, KVF_OK, MEMBERS);
     else if (pick % 24 == 1)
-        pull_feed_transfer(pull, (int)(next(pull->seed) % KVFI_TRANSFER_EVENTS), KVF_ERR_INTERNAL,
+        pull_feed_transfer(pull, (int)(KVFI_TRANSFER_ON_FAIL + next(pull->seed) % 4), KVF_ERR_INTERNAL,
                            (int64_t)(next(pull->seed) % 200));
     else if (pick % 3 != 0)
         /* the well-behaved order, mostly */
