@@ -8,10 +8,14 @@
 
 #include "kvferry/layout.h"
 
-/** A layout owns every array and text its spec points to. */
+/** A layout owns every array and text its spec points to. `places` holds the places of all views one view after the
+ *  other, as given; `places_by_layer` has the same places at the same indices per view, but sorted by layer. */
 struct kvf_layout {
     atomic_int references;
     struct kvf_layout_spec spec;
+    struct kvf_place *places;
+    struct kvf_place *places_by_layer;
+    char *text;
 };
 
 /** Holdings own their rows, the rows' layers and texts. Rows are sorted: role, byte_first, unit_first, then the rest. */
@@ -39,8 +43,15 @@ static inline bool kvfi_view_is_state(const struct kvf_layout *layout, const str
     return kvfi_view_group(layout, view)->tokens_per_block == 0;
 }
 
-/** The place of one layer in a view, or NULL. Places may stand in any order. */
-const struct kvf_place *kvfi_view_place(const struct kvf_view *view, int64_t layer);
+/** The places of one of the layout's own views, sorted by layer: view->place_count of them. */
+static inline const struct kvf_place *kvfi_view_places_by_layer(const struct kvf_layout *layout,
+                                                                const struct kvf_view *view)
+{
+    return layout->places_by_layer + (view->places - layout->places);
+}
+
+/** The place of one layer in one of the layout's own views, or NULL. */
+const struct kvf_place *kvfi_view_place(const struct kvf_layout *layout, const struct kvf_view *view, int64_t layer);
 
 /** Writes the bytes that the layout's fingerprint covers. `*bytes` is returned to the caller (free with free). */
 enum kvf_status kvfi_layout_canonical(const struct kvf_layout *layout, unsigned char **bytes, size_t *count);

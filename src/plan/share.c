@@ -5,18 +5,14 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/compare.h"
 #include "base/error.h"
-
-static int compare_i64(int64_t a, int64_t b)
-{
-    return (a > b) - (a < b);
-}
 
 static int compare_key(const char *role_a, int64_t layer_a, const char *role_b, int64_t layer_b)
 {
     int order = role_a == role_b ? 0 : strcmp(role_a, role_b);
 
-    return order ? order : compare_i64(layer_a, layer_b);
+    return order ? order : kvfi_compare_i64(layer_a, layer_b);
 }
 
 static int compare_cells(const void *left, const void *right)
@@ -24,8 +20,8 @@ static int compare_cells(const void *left, const void *right)
     const struct kvf_cell *a = left, *b = right;
     int order = compare_key(a->role, a->layer, b->role, b->layer);
 
-    if (!order) order = compare_i64(a->unit_first, b->unit_first);
-    if (!order) order = compare_i64(a->byte_first, b->byte_first);
+    if (!order) order = kvfi_compare_i64(a->unit_first, b->unit_first);
+    if (!order) order = kvfi_compare_i64(a->byte_first, b->byte_first);
     return order;
 }
 
