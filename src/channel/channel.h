@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** @file channel.h  Sockets and frames of the control plane: one ZeroMQ ROUTER to be reached at, one DEALER per peer.
  *
- *  A channel carries opaque messages of one frame each and knows nothing of what they say. Its endpoint speaks one dialect,
- *  whose table the owner hands over at each dispatch. All calls are made by one thread (the owner's progress
- *  thread), except open and close, which may be made by another while that thread is not running. No call blocks, except
- *  close, for at most its flush time.
+ *  A channel carries opaque messages of one frame each and knows nothing of what they say. Its endpoint speaks one
+ *  dialect, whose table the owner hands over at each dispatch. All calls are made by one thread (the owner's progress
+ *  thread), except open and close, which may be made by another while that thread is not running. No call blocks,
+ *  except close, for at most its flush time.
  */
 #ifndef KVFI_CHANNEL_CHANNEL_H
 #define KVFI_CHANNEL_CHANNEL_H
@@ -64,7 +64,8 @@ struct kvfi_channel;
 /** Opens a channel with a ZeroMQ context of its own and binds its endpoint.
  *  @param options  NULL = defaults
  *  @param out  returned to the caller (free with kvfi_channel_close)
- *  @return KVF_OK; KVF_ERR_ADDRESS_IN_USE or KVF_ERR_SYSTEM naming the endpoint; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NO_MEMORY */
+ *  @return KVF_OK; KVF_ERR_ADDRESS_IN_USE or KVF_ERR_SYSTEM naming the endpoint; KVF_ERR_INVALID_ARGUMENT;
+ *          KVF_ERR_NO_MEMORY */
 enum kvf_status kvfi_channel_open(const struct kvfi_channel_options *options, struct kvfi_channel **out,
                                   struct kvf_error *error);
 
@@ -89,9 +90,9 @@ enum kvf_status kvfi_channel_connect(struct kvfi_channel *channel, const char *e
 void kvfi_channel_disconnect(struct kvfi_channel *channel, const struct kvfi_route *route);
 
 /** Sends one message (copied).
- *  @return KVF_OK (queued); KVF_ERR_AGAIN (too many queued, or the peer does not read); KVF_ERR_UNREACHABLE (an incoming
- *          peer that is gone, or a route that was disconnected); KVF_ERR_LIMIT (longer than max_message_bytes);
- *          KVF_ERR_NO_MEMORY; KVF_ERR_SYSTEM */
+ *  @return KVF_OK (queued); KVF_ERR_AGAIN (too many queued, or the peer does not read); KVF_ERR_UNREACHABLE (an
+ *          incoming peer that is gone, or a route that was disconnected); KVF_ERR_LIMIT (longer than
+ *          max_message_bytes); KVF_ERR_NO_MEMORY; KVF_ERR_SYSTEM */
 enum kvf_status kvfi_channel_send(struct kvfi_channel *channel, const struct kvfi_route *to, const void *bytes,
                                   size_t byte_count, struct kvf_error *error);
 

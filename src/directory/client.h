@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** @file client.h  Talks to a directory over HTTP, from a thread of its own.
  *
- *  Requests are posted and return at once; each ends in exactly one result, taken from a queue. Requests that fail for want
- *  of a directory (not reachable, 5xx, cut off) are tried again, with growing pauses, until their deadline. A registration is
- *  renewed by itself, and made anew by itself when the directory forgot it. All functions may be called from any
- *  thread, none blocks, except that close must be the last call.
+ *  Requests are posted and return at once; each ends in exactly one result, taken from a queue. Requests that fail for
+ *  want of a directory (not reachable, 5xx, cut off) are tried again, with growing pauses, until their deadline. A
+ *  registration is renewed by itself, and made anew by itself when the directory forgot it. All functions may be called
+ *  from any thread, none blocks, except that close must be the last call.
  */
 #ifndef KVFI_DIRECTORY_CLIENT_H
 #define KVFI_DIRECTORY_CLIENT_H
@@ -82,7 +82,8 @@ struct kvfi_directory_result {
 enum kvf_status kvfi_directory_client_open(const struct kvfi_directory_client_options *options,
                                            struct kvfi_directory_client **out, struct kvf_error *error);
 
-/** Drops what is under way, stops the thread, frees. It does not withdraw. Blocks for some milliseconds. NULL is fine. */
+/** Drops what is under way, stops the thread, frees. It does not withdraw. Blocks for some
+ *  milliseconds. NULL is fine. */
 void kvfi_directory_client_close(struct kvfi_directory_client *client);
 
 /** Readable while results wait. Do not read it. Valid until close. */

@@ -3,12 +3,12 @@
  *
  *  A message is one MessagePack map with text keys: "v" (protocol version) first, "t" (type name) second, then the
  *  fields of its type. `docs/wire.md` lists them all. Decoding trusts nothing: bytes are scanned for depth, counts and
- *  lengths before anything is allocated; unknown keys are skipped; wrong types and values out of bounds are refused with a
- *  sentence that names message and key.
+ *  lengths before anything is allocated; unknown keys are skipped; wrong types and values out of bounds are refused
+ *  with a sentence that names message and key.
  *
- *  Who says what: the decode side connects, says hello, gets hello_ack, and then sends pull, cancel and release; the prefill
- *  side answers on the same connection with started, progress, done / failed / in_doubt and quiesced. Either side may send
- *  nack, ping and pong.
+ *  Who says what: the decode side connects, says hello, gets hello_ack, and then sends pull, cancel and release; the
+ *  prefill side answers on the same connection with started, progress, done / failed / in_doubt and quiesced. Either
+ *  side may send nack, ping and pong.
  */
 #ifndef KVFI_WIRE_MESSAGES_H
 #define KVFI_WIRE_MESSAGES_H
@@ -164,11 +164,11 @@ struct kvfi_buffer {
 
 void kvfi_buffer_fini(struct kvfi_buffer *buffer);
 
-/** Packs `message` into `buffer`, replacing what it held; its memory is used again. Keys come in a fixed order, integers
- *  in their shortest form, so equal messages give equal bytes. Control characters and bad UTF-8 in `text` become "?",
- *  a longer text is cut.
- *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT naming message and key; KVF_ERR_LIMIT (too long a message); KVF_ERR_NO_MEMORY.
- *          On failure the buffer is empty. */
+/** Packs `message` into `buffer`, replacing what it held; its memory is used again. Keys come in a fixed order,
+ *  integers in their shortest form, so equal messages give equal bytes. Control characters and bad UTF-8 in `text`
+ *  become "?", a longer text is cut.
+ *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT naming message and key; KVF_ERR_LIMIT (too long a message);
+ *          KVF_ERR_NO_MEMORY. On failure the buffer is empty. */
 enum kvf_status kvfi_wire_pack(const struct kvfi_message *message, struct kvfi_buffer *buffer,
                                struct kvf_error *error);
 
