@@ -134,9 +134,10 @@ static enum kvf_status pack_group(msgpack_packer *packer, const struct kvf_id_li
     pack_key(packer, "ids");
     msgpack_pack_array(packer, list->count);
     for (size_t i = 0; i < list->count; i++) {
-        if (list->ids[i] < -1)
-            return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "pull: group %zu id %zu is %" PRId64 ", expected -1 or more",
-                             group, i, list->ids[i]);
+        if (list->ids[i] < -1 || list->ids[i] == INT64_MAX)
+            return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT,
+                             "pull: group %zu id %zu is %" PRId64 ", expected -1 or more, and less than 2^63 - 1", group,
+                             i, list->ids[i]);
         msgpack_pack_int64(packer, list->ids[i] - before);
         before = list->ids[i];
     }
