@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "channel/socket.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+
+static int set_int(void *socket, int option, int value)
+{
+    return zmq_setsockopt(socket, option, &value, sizeof value);
+}
+
+/** A peer that vanished without a word is noticed by the kernel, after 10 + 3 * 5 seconds, and its routing id freed. */
+static int set_keepalive(void *socket)
+{
+    return set_int(socket, ZMQ_TCP_KEEPALIVE, 1) | set_int(socket, ZMQ_TCP_KEEPALIVE_IDLE, 10) |
+           set_int(socket, ZMQ_TCP_KEEPALIVE_INTVL, 5) | set_int(socket, ZMQ_TCP_KEEPALIVE_CNT, 3);
+}
+
+static int set_options(void *socket, int type, const struct kvfi_socket_limits *limits)
+{
+    int failed = set_int(socket, ZMQ_LINGER, 0) | set_int(socket, ZMQ_SNDHWM, limits->send) |
+                 set_int(socket, ZMQ_RCVHWM, limits->receive) | set_int(socket, ZMQ_HANDSHAKE_IVL, 5000) |
+                 set_keepalive(socket) |
+                 zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &limits->message_bytes, sizeof limits->message_bytes);
+
+    if (limits->ipv6) failed |= set_int(socket, ZMQ_IPV6, 1);
+    if (type == ZMQ_ROUTER) failed |= set_int(socket, ZMQ_ROUTER_MANDATORY, 1);
+    else failed |= set_int(socket, ZMQ_RECONNECT_IVL, 50) | set_int(socket, ZMQ_RECONNECT_IVL_MAX, 1000);
+    return failed;
+}
+
+enum kvf_status kvfi_socket_open(void *context, int type, const struct kvfi_socket_limits *limits, void **out,
+                                 struct kvf_error *error)
+{
+    void *socket = zmq_socket(context, type);
+
+    if (!socket)
+        return kvfi_fail(error, errno == EMFILE ? KVF_ERR_LIMIT : KVF_ERR_SYSTEM, "channel: cannot open a socket: %s",
+                         zmq_strerror(errno));
+    if (set_options(socket, type, limits) != 0) {
+        int cause = errno;
+
+        zmq_close(socket);
+        return kvfi_fail(error, KVF_ERR_SYSTEM, "channel: cannot set a socket option: %s", zmq_strerror(cause));
+    }
+    *out = socket;
+    return KVF_OK;
+}
+
+enum kvf_status kvfi_socket_bind(void *socket, const char *host, int port, char *endpoint, size_t endpoint_bytes,
+                                 struct kvf_error *error)
+{
+    const char *form = strchr(host, ':') && host[0] != '[' ? "tcp://[%s]:%s" : "tcp://%s:%s";
+    char wanted[512], number[16] = "*";
+
+    if (port > 0) snprintf(number, sizeof number, "%d", port);
+    if (strlen(host) > 255)
+        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "channel: host has %zu bytes, expected at most 255",
+                         strlen(host));
+    snprintf(wanted, sizeof wanted, form, host, number);
+    if (zmq_bind(socket, wanted) != 0) {
+        if (errno == EADDRINUSE)
+            return kvfi_fail(error, KVF_ERR_ADDRESS_IN_USE, "channel: %s is in use", wanted);
+        return kvfi_fail(error, errno == EINVAL ? KVF_ERR_INVALID_ARGUMENT : KVF_ERR_SYSTEM,
+                         "channel: cannot bind %s: %s", wanted, zmq_strerror(errno));
+    }
+    if (zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, endpoint, &endpoint_bytes) != 0)
+        return kvfi_fail(error, KVF_ERR_SYSTEM, "channel: %s has no endpoint: %s", wanted, zmq_strerror(errno));
+    return KVF_OK;
+}
+
+enum kvf_status kvfi_socket_connect(void *socket, const char *endpoint, struct kvf_error *error)
+{
+    if (strncmp(endpoint, "tcp://", 6) != 0 || strlen(endpoint) > 511)
+        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "channel: endpoint \"%.100s\" is not tcp://HOST:PORT", endpoint);
+    if (zmq_connect(socket, endpoint) != 0)
+        return kvfi_fail(error, errno == EINVAL ? KVF_ERR_INVALID_ARGUMENT : KVF_ERR_SYSTEM,
+                         "channel: cannot connect to \"%s\": %s", endpoint, zmq_strerror(errno));
+    return KVF_OK;
+}
+
+void kvfi_socket_close(void *socket, int flush_ms)
+{
+    set_int(socket, ZMQ_LINGER, flush_ms);
+    zmq_close(socket);
+}
+
+int kvfi_socket_fd(void *socket)
+{
+    int fd = -1;
+    size_t bytes = sizeof fd;
+
+    return zmq_getsockopt(socket, ZMQ_FD, &fd, &bytes) == 0 ? fd : -1;
+}
+
+bool kvfi_socket_is_readable(void *socket)
+{
+    int events = 0;
+    size_t bytes = sizeof events;
+
+    /* An interrupted look is told as readable: a vain try to receive costs nothing. */
+    return zmq_getsockopt(socket, ZMQ_EVENTS, &events, &bytes) != 0 || (events & ZMQ_POLLIN);
+}
+
+int kvfi_socket_send(void *socket, const void *id, size_t id_bytes, const void *bytes, size_t byte_count)
+{
+    int sent = 0;
+
+    if (id_bytes) {
+        do sent = zmq_send(socket, id, id_bytes, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+        while (sent < 0 && errno == EINTR);
+        if (sent < 0) return errno;
+    }
+    do sent = zmq_send(socket, bytes, byte_count, ZMQ_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    return sent < 0 ? errno : 0;
+}
+
+static int receive_part(zmq_msg_t *part, void *socket)
+{
+    int got;
+
+    do got = zmq_msg_recv(part, socket, ZMQ_DONTWAIT);
+    while (got < 0 && errno == EINTR);
+    return got;
+}
+
+bool kvfi_frames_receive(void *socket, bool with_id, struct kvfi_frames *out)
+{
+    zmq_msg_t part;
+    bool more;
+
+    out->id_bytes = 0;
+    zmq_msg_init(&out->payload);
+    if (receive_part(&out->payload, socket) < 0) return false;
+    more = zmq_msg_more(&out->payload);
+    if (with_id) {
+        out->id_bytes = zmq_msg_size(&out->payload) <= sizeof out->id ? zmq_msg_size(&out->payload) : 0;
+        memcpy(out->id, zmq_msg_data(&out->payload), out->id_bytes);
+        zmq_msg_close(&out->payload);
+        zmq_msg_init(&out->payload);
+        /* A ROUTER hands over whole messages only: the frames after the id are there. */
+        if (more) more = receive_part(&out->payload, socket) >= 0 && zmq_msg_more(&out->payload);
+    }
+    out->extra = more;
+    while (more) {
+        zmq_msg_init(&part);
+        more = receive_part(&part, socket) >= 0 && zmq_msg_more(&part);
+        zmq_msg_close(&part);
+    }
+    return true;
+}
+
+const void *kvfi_frames_bytes(const struct kvfi_frames *frames)
+{
+    return zmq_msg_data((zmq_msg_t *)&frames->payload);
+}
+
+size_t kvfi_frames_count(const struct kvfi_frames *frames)
+{
+    return zmq_msg_size((zmq_msg_t *)&frames->payload);
+}
+
+void kvfi_frames_fini(struct kvfi_frames *frames)
+{
+    zmq_msg_close(&frames->payload);
+}
