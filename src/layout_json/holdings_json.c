@@ -7,6 +7,7 @@
 #include "base/array.h"
 #include "base/error.h"
 #include "layout_json/json_cursor.h"
+#include "layout_json/json_print.h"
 
 #define MAX_TEXT_BYTES 255
 
@@ -60,13 +61,21 @@ enum kvf_status kvfi_holdings_to_json(const kvf_holdings *holdings, json_t **out
     bool ok = array != NULL;
 
     rows = kvf_holdings_rows(holdings, &row_count);
-    for (size_t i = 0; ok && i < row_count; i++) ok = json_array_append_new(array, row_to_json(&rows[i])) == 0;
-    if (ok) {
-        *out = array;
-    } else {
-        json_decref(array);
-        status = kvfi_fail_memory(error, "holdings");
+    for (size_t i = 0; ok && i < row_count; i++) {
+        if (!kvfi_is_utf8(rows[i].role) || !kvfi_is_utf8(rows[i].tag)) {
+            status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "holdings[%zu]: role and tag are not UTF-8", i);
+            goto done;
+        }
+        ok = json_array_append_new(array, row_to_json(&rows[i])) == 0;
     }
+    if (!ok) {
+        status = kvfi_fail_memory(error, "holdings");
+        goto done;
+    }
+    *out = array;
+    array = NULL;
+done:
+    json_decref(array);
     return status;
 }
 
