@@ -37,7 +37,8 @@ done
 for file in libkvferry.so libkvferry.so.0 libkvferry.a; do
     [ -e "$libdir/$file" ] || fail "$file is not installed"
 done
-[ "$(ls "root$prefix/include/kvferry")" = "$(ls "$here/../../include/kvferry")" ] || fail "not all headers are installed"
+[ "$(ls "root$prefix/include/kvferry")" = "$(ls "$here/../../include/kvferry")" ] ||
+    fail "not all headers are installed"
 ar -t "$libdir/libkvferry.a" >members || fail "libkvferry.a is no archive"
 [ "$(head -c 7 "$libdir/libkvferry.a")" = '!<arch>' ] || fail "libkvferry.a is a thin archive: its objects stay behind"
 objdump -p "$libdir/libkvferry.so" | grep -q 'SONAME *libkvferry.so.0$' || fail "the soname is not libkvferry.so.0"
