@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <microhttpd.h>
+
+#include "base/error.h"
+#include "base/array.h"
+#include "directory/listen.h"
+#include "directory/service.h"
+#include "kvferry/directory.h"
+#include "sys/clock.h"
+#include "sys/log.h"
+
+#define MAX_CONNECTIONS 1024
+#define CONNECTION_TIMEOUT_S 10
+#define CONNECTION_MEMORY_BYTES 32768
+#define MAX_BODIES_BYTES INT64_C(268435456) /* of all requests under way */
+#define MAX_DISCARDED_BYTES (4 * (size_t)KVFI_DIRECTORY_MAX_BODY_BYTES)
+
+struct kvf_directory {
+    struct MHD_Daemon *daemon;
+    struct kvfi_service service; /* of the daemon's one thread while it runs */
+    int64_t bodies_bytes;
+    struct kvfi_log log;
+    char url[KVFI_LISTEN_URL_BYTES];
+};
+
+/** One request under way. */
+struct exchange {
+    struct kvfi_text body;
+    size_t discarded_bytes; /* of a body that is too long */
+    unsigned refused;       /* 413 or 503 once the body cannot be taken */
+};
+
+void kvf_directory_options_init(struct kvf_directory_options *options, size_t size)
+{
+    const struct kvf_directory_options defaults = {
+        .struct_size = size, .listen = "127.0.0.1:0", .lease_ns = 10 * KVFI_SECOND, .max_ranks = 65536};
+
+    memset(options, 0, size);
+    memcpy(options, &defaults, size < sizeof defaults ? size : sizeof defaults);
+    memcpy(options, &size, sizeof size);
+}
+
+/* ---- requests ---- */
+
+static enum MHD_Result queue_answer(struct MHD_Connection *connection, struct kvfi_service_answer *answer)
+{
+    static const char out_of_memory[] = "{\"error\":\"out of memory for an answer\"}";
+    struct MHD_Response *response;
+    enum MHD_Result result;
+
+    if (answer->body.failed) {
+        kvfi_text_fini(&answer->body);
+        answer->code = 503;
+        response = MHD_create_response_from_buffer(sizeof out_of_memory - 1, (void *)out_of_memory,
+                                                   MHD_RESPMEM_PERSISTENT);
+    } else {
+        response = MHD_create_response_from_buffer(answer->body.count, answer->body.bytes, MHD_RESPMEM_MUST_FREE);
+        if (!response) kvfi_text_fini(&answer->body);
+    }
+    if (!response) return MHD_NO;
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, answer->content_type);
+    if (answer->allow) MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, answer->allow);
+    result = MHD_queue_response(connection, answer->code, response);
+    MHD_destroy_response(response);
+    return result;
+}
+
+static enum MHD_Result refuse(struct kvf_directory *directory, struct MHD_Connection *connection, unsigned code)
+{
+    struct kvfi_service_answer answer;
+    struct kvf_error error;
+
+    if (code == 413)
+        kvfi_fail(&error, KVF_ERR_LIMIT, "request body has more than %d bytes", KVFI_DIRECTORY_MAX_BODY_BYTES);
+    else
+        kvfi_fail(&error, KVF_ERR_LIMIT, "directory is busy with %" PRId64 " bytes of requests",
+                  directory->bodies_bytes);
+    kvfi_service_refuse(&directory->service, code, error.text, &answer);
+    return queue_answer(connection, &answer);
+}
+
+static void take_body(struct kvf_directory *directory, struct exchange *exchange, const char *bytes, size_t byte_count)
+{
+    size_t before = exchange->body.capacity;
+
+    if (!exchange->refused && exchange->body.count + byte_count > KVFI_DIRECTORY_MAX_BODY_BYTES)
+        exchange->refused = 413;
+    else if (!exchange->refused && directory->bodies_bytes + (int64_t)byte_count > MAX_BODIES_BYTES)
+        exchange->refused = 503;
+    if (exchange->refused) {
+        directory->bodies_bytes -= (int64_t)before;
+        kvfi_text_fini(&exchange->body);
+        exchange->discarded_bytes += byte_count;
+        return;
+    }
+    kvfi_text_append_bytes(&exchange->body, bytes, byte_count);
+    directory->bodies_bytes += (int64_t)exchange->body.capacity - (int64_t)before;
+    if (exchange->body.failed) exchange->refused = 503;
+}
+
+static enum MHD_Result finish(struct kvf_directory *directory, struct MHD_Connection *connection, const char *path,
+                              const char *method, struct exchange *exchange)
+{
+    struct kvfi_service_answer answer;
+    struct kvfi_service_request request = {
+        .method = method, .path = path, .body = exchange->body.bytes, .body_bytes = exchange->body.count,
+        .instance = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "instance"),
+        .now_ns = kvfi_now_ns()};
+
+    if (exchange->refused) return refuse(directory, connection, exchange->refused);
+    kvfi_service_answer(&directory->service, &request, &answer);
+    return queue_answer(connection, &answer);
+}
+
+/** A declared length far above the bound is not worth reading to its end. */
+static bool is_hopeless(struct MHD_Connection *connection)
+{
+    const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+
+    return length && strtoull(length, NULL, 10) > MAX_DISCARDED_BYTES;
+}
+
+static enum MHD_Result on_request(void *context, struct MHD_Connection *connection, const char *url,
+                                  const char *method, const char *version, const char *upload_data,
+                                  size_t *upload_data_bytes, void **request_context)
+{
+    struct kvf_directory *directory = context;
+    struct exchange *exchange = *request_context;
+
+    (void)version;
+    if (!exchange) {
+        exchange = calloc(1, sizeof *exchange);
+        *request_context = exchange;
+        if (!exchange) return MHD_NO;
+        return is_hopeless(connection) ? refuse(directory, connection, 413) : MHD_YES;
+    }
+    if (*upload_data_bytes == 0) return finish(directory, connection, url, method, exchange);
+    take_body(directory, exchange, upload_data, *upload_data_bytes);
+    *upload_data_bytes = 0;
+    return exchange->discarded_bytes > MAX_DISCARDED_BYTES ? MHD_NO : MHD_YES;
+}
+
+static void on_completed(void *context, struct MHD_Connection *connection, void **request_context,
+                         enum MHD_RequestTerminationCode code)
+{
+    struct kvf_directory *directory = context;
+    struct exchange *exchange = *request_context;
+
+    (void)connection;
+    (void)code;
+    if (!exchange) return;
+    directory->bodies_bytes -= (int64_t)exchange->body.capacity;
+    kvfi_text_fini(&exchange->body);
+    free(exchange);
+    *request_context = NULL;
+}
+
+/* ---- open and close ---- */
+
+static int64_t wall_clock_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static enum kvf_status check_options(const struct kvf_directory_options *options, struct kvf_error *error)
+{
+    if (options->lease_ns < KVFI_SECOND || options->lease_ns > 3600 * KVFI_SECOND)
+        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "directory: lease_ns is %" PRId64
+                         ", expected 1000000000 to 3600000000000", options->lease_ns);
+    if (options->max_ranks < 1 || options->max_ranks > INT64_C(16777216))
+        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "directory: max_ranks is %" PRId64
+                         ", expected 1 to 16777216", options->max_ranks);
+    return KVF_OK;
+}
+
+static enum kvf_status start(struct kvf_directory *directory, const struct kvf_directory_options *options,
+                             struct kvf_error *error)
+{
+    const unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ITC;
+    int fd;
+    enum kvf_status status = kvfi_listen(options->listen, &fd, directory->url, error);
+
+    if (status != KVF_OK) return status;
+    directory->daemon = MHD_start_daemon(
+        flags, 0, NULL, NULL, on_request, directory, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)MAX_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_TIMEOUT_S,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
+        directory, MHD_OPTION_END);
+    if (directory->daemon) return KVF_OK;
+    close(fd);
+    return kvfi_fail(error, KVF_ERR_SYSTEM, "directory: cannot start serving on %s", directory->url);
+}
+
+enum kvf_status kvf_directory_open(const struct kvf_directory_options *options, kvf_directory **out,
+                                   struct kvf_error *error)
+{
+    struct kvf_directory_options own;
+    struct kvf_directory *directory = NULL;
+    enum kvf_status status;
+
+    kvf_directory_options_init(&own, sizeof own);
+    status = kvfi_options_copy(&own, sizeof own, options, "directory options", error);
+    if (status != KVF_OK) goto done;
+    if (!own.listen) own.listen = "127.0.0.1:0";
+    if (own.lease_ns == 0) own.lease_ns = 10 * KVFI_SECOND;
+    if (own.max_ranks == 0) own.max_ranks = 65536;
+    status = check_options(&own, error);
+    if (status != KVF_OK) goto done;
+    directory = calloc(1, sizeof *directory);
+    if (!directory) {
+        status = kvfi_fail_memory(error, "a directory");
+        goto done;
+    }
+    kvfi_log_init(&directory->log, &own.log);
+    kvfi_registry_init(&directory->service.registry, own.lease_ns, own.max_ranks, wall_clock_ms());
+    directory->service.opened_ns = kvfi_now_ns();
+    status = start(directory, &own, error);
+    if (status != KVF_OK) goto done;
+    kvfi_logf(&directory->log, KVF_LOG_INFO, "directory serves at %s", directory->url);
+    *out = directory;
+    directory = NULL;
+done:
+    kvf_directory_close(directory);
+    return status;
+}
+
+const char *kvf_directory_url(const kvf_directory *directory)
+{
+    return directory->url;
+}
+
+void kvf_directory_close(kvf_directory *directory)
+{
+    if (!directory) return;
+    if (directory->daemon) MHD_stop_daemon(directory->daemon);
+    kvfi_registry_fini(&directory->service.registry);
+    kvfi_log_fini(&directory->log);
+    free(directory);
+}
