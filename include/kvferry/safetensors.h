@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** @file safetensors.h  KV caches in safetensors files: `layers.N.k` and `layers.N.v`, [tokens, kv_heads, head_dim].
  *
- *  A cache file is a layout like any other: one memory (the file's data), one block of all tokens, tokens first. So
+ *  A cache file is a layout like any other: one memory (the file), blocks of consecutive tokens, tokens first. So
  *  loading a shard is a plan from the file's layout to the worker's, and saving is the reverse.
  */
 #ifndef KVFERRY_SAFETENSORS_H
@@ -39,12 +39,18 @@ KVF_API void kvf_safetensors_destroy(kvf_safetensors *file);
 /** Number of tensors; tensor number `index` in file order; the tensor of a name.
  *  @return KVF_OK;
  *  KVF_ERR_OUT_OF_RANGE (index); KVF_ERR_NOT_FOUND (name) */
+/** Number of tensors; tensor number `index`, in the order of their offsets; a tensor by name. Any thread.
+ *  @return KVF_OK, or KVF_ERR_NOT_FOUND with `out` unwritten */
 KVF_API size_t kvf_safetensors_count(const kvf_safetensors *file);
 KVF_API enum kvf_status kvf_safetensors_tensor(const kvf_safetensors *file, size_t index, struct kvf_tensor *out);
 KVF_API enum kvf_status kvf_safetensors_find(const kvf_safetensors *file, const char *name, struct kvf_tensor *out);
 
-/** Makes the layout of a KV cache file: memory 0 is the whole file, one group whose one block (id 0) holds all tokens,
- *  a view per K and V with a place per tensor. Every layer present must have k and v of one shape and dtype.
+/** Makes the layout of a KV cache file: memory 0 is the whole file, one pool, one group, a view per K and V with a
+ *  place per tensor. Up to 2,048 tokens lie in one block, whose id is 0. More are cut into blocks of equal length (the
+ *  longest that divides the tokens), ids 0, 1, ... tokens / tokens_per_block - 1 of the layout's group, in order. Layers may
+ *  start anywhere, but none between the first and the last may be missing; each must have k and v of one shape and
+ *  dtype. Tensors of other names are left aside.
+ *  @param out     returned to the caller (free with kvf_layout_release)
  *  @param tokens  written with the tokens the file holds
  *  @return KVF_OK; KVF_ERR_PARSE naming the tensor, expected and found ("layers.3.v: shape [353, 3, 32], expected
  *          [353, 3, 64]"), or the missing layer */
@@ -55,7 +61,8 @@ KVF_API enum kvf_status kvf_safetensors_layout(const kvf_safetensors *file, kvf_
  *  layers [layer_first, layer_end), and says how long the whole file is. Write the header at offset 0; the data
  *  follows it.
  *  @param dtype       "F16", "BF16", "F32", "F8_E4M3", "F8_E5M2", "I8", "U8"
- *  @param out_header  returned to the caller (free with kvf_text_free); not text: `*header_bytes` bytes */
+ *  @param out_header  returned to the caller (free with kvf_text_free); not text: `*header_bytes` bytes
+ *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT naming the number and its bounds; KVF_ERR_OVERFLOW; KVF_ERR_NO_MEMORY */
 KVF_API enum kvf_status kvf_safetensors_header(const char *dtype, int64_t layer_first, int64_t layer_end,
                                                int64_t tokens, int64_t kv_heads, int64_t head_dim, char **out_header,
                                                size_t *header_bytes, int64_t *file_bytes, struct kvf_error *error);

@@ -88,7 +88,10 @@ static enum kvf_status make_ranks(const struct kvfi_cursor *root, struct reading
     instance->rank_count = count;
     for (size_t i = 0; i < count; i++) {
         instance->ranks[i].rank = (struct kvf_rank){
-            .pp = (int64_t)i / (grid->cp * grid->tp), .cp = (int64_t)i / grid->tp % grid->cp, .tp = (int64_t)i % grid->tp};
+            .pp = (int64_t)i / grid->tp / grid->cp,
+            .cp = (int64_t)i / grid->tp % grid->cp,
+            .tp = (int64_t)i % grid->tp,
+        };
     }
 done:
     return status;
@@ -174,8 +177,8 @@ static enum kvf_status fill_ranks(const struct kvfi_cursor *root, struct reading
         if (reading->has_shared) {
             status = expand(&shared, reading, &reading->shared, rank);
         } else {
-            status = kvfi_cursor_fail(root, KVF_ERR_PARSE, "%s is neither in \"ranks\" nor is there a \"layout\" for all",
-                                      kvfi_rank_text(&rank->rank, text));
+            status = kvfi_cursor_fail(root, KVF_ERR_PARSE,
+                                      "%s is neither in \"ranks\" nor is there a \"layout\" for all", kvfi_rank_text(&rank->rank, text));
         }
     }
     return status;

@@ -31,7 +31,7 @@ void kvf_instance_recipe_init(struct kvf_instance_recipe *recipe, size_t size)
     memcpy(recipe, &fresh, size < sizeof fresh ? size : sizeof fresh);
 }
 
-/* ---- checks ------------------------------------------------------------------------------------------------------- */
+/* ---- checks ----------------------------------------------------------------------------------------------------- */
 
 struct number {
     const char *name;
@@ -72,8 +72,8 @@ static enum kvf_status check_numbers(const struct kvf_instance_recipe *r, struct
         status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "tp x pp x cp: expected at most %d ranks, found %" PRId64,
                            KVFI_MAX_RANKS, r->tp * r->pp * r->cp);
     } else if (r->value_blocks > 0 && (r->kv_pools != KVF_KV_SEPARATE_POOLS || r->latent_bytes > 0)) {
-        status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "value_blocks: %" PRId64 " given, but K and V have no pools "
-                           "of their own", r->value_blocks);
+        status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "value_blocks: %" PRId64
+                           " given, but K and V have no pools of their own", r->value_blocks);
     } else if (r->latent_bytes > 0 && r->kv_pools == KVF_KV_SEPARATE_POOLS) {
         status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "kv_pools: a latent cache (latent_bytes %" PRId64
                            ") has no K and V to keep in separate pools", r->latent_bytes);
@@ -117,7 +117,7 @@ done:
     return status;
 }
 
-/* ---- JSON --------------------------------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------------------------- */
 
 /* Units that do not divide are listed, as even as possible, earlier ranks taking the remainder. */
 static json_t *units_to_json(const struct kvf_instance_recipe *r)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** @file template.h  A layout as a file writes it: plain numbers where they are the same on every rank, rules where they
- *  follow from the rank's place in the grid or from other fields. Read once, expanded for each rank.
+/** @file template.h  A layout as a file writes it: plain numbers where they are the same on every rank, rules where
+ *  they follow from the rank's place in the grid or from other fields. Read once, expanded for each rank.
  */
 #ifndef KVFI_LAYOUT_JSON_TEMPLATE_H
 #define KVFI_LAYOUT_JSON_TEMPLATE_H

@@ -50,7 +50,7 @@ static enum kvf_status fail_overflow(const struct expansion *x, const char *obje
     return kvfi_fail(x->error, KVF_ERR_OVERFLOW, "%s[%zu]: its sizes do not fit in 64 bits", object, index);
 }
 
-/* ---- what a view is on this rank ---------------------------------------------------------------------------------- */
+/* ---- what a view is on this rank -------------------------------------------------------------------------------- */
 
 static void cut_units(const struct kvfi_units_rule *rule, const struct kvfi_grid *grid, int64_t tp,
                       struct local_view *out)
@@ -118,7 +118,9 @@ static int64_t count_places(const struct expansion *x, const struct kvfi_view_ru
     int64_t first, count = 0;
 
     if (rule->places) {
-        for (size_t i = 0; i < rule->places_count && count <= KVF_LAYOUT_MAX_PLACES; i++) count += rule->places[i].count;
+        for (size_t i = 0; i < rule->places_count && count <= KVF_LAYOUT_MAX_PLACES; i++) {
+            count += rule->places[i].count;
+        }
     } else {
         cut_layers(&rule->layers, x->grid, x->rank->pp, &first, &count);
     }
@@ -167,7 +169,7 @@ done:
     return status;
 }
 
-/* ---- places and pools --------------------------------------------------------------------------------------------- */
+/* ---- places and pools ------------------------------------------------------------------------------------------- */
 
 static void fill_listed(struct expansion *x, size_t view, struct entry *entry, struct kvf_place *place)
 {
@@ -339,7 +341,7 @@ done:
     return status;
 }
 
-/* ---- groups and views --------------------------------------------------------------------------------------------- */
+/* ---- groups and views ------------------------------------------------------------------------------------------- */
 
 static void fill_groups(struct expansion *x)
 {
