@@ -34,13 +34,20 @@ struct kvf_skipped {
  *  Both arrays hold all ranks of one instance (one DP group each) and are borrowed for the call; they are put in rank
  *  order (pp, cp, tp) inside, indices refer to the arrays as given.
  *
- *  @return KVF_OK; KVF_ERR_INCOMPATIBLE when a needed cell is held by no source rank ("k layer 3 heads [2,4): no source
- *          rank holds them") or source ranks stripe it in different ways; KVF_ERR_NO_MEMORY; KVF_ERR_LIMIT
- *  Cost: distinct holder lists times ranks of both instances. */
+ *  Copies of a cell are shared out among the destination ranks that want the same cell and the same positions: number i
+ *  of m such ranks chooses among copies [i*k/m, max((i+1)*k/m, i*k/m + 1)) of k, and there takes the one that its own
+ *  rank's salt points at. Every context-parallel stripe of the source is elected apart: all stripes send.
+ *
+ *  @param out  returned to the caller (free with kvf_election_destroy); written on success only
+ *  @return KVF_OK; KVF_ERR_INCOMPATIBLE when a needed cell is held by no source rank ("k layer 3 units [2,4): no source
+ *          rank holds them"), when source ranks stripe it in different ways, or when units or row bytes are counted
+ *          differently; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NO_MEMORY; KVF_ERR_LIMIT (2,097,152 cells times layers)
+ *  Any thread, never blocks. Cost: distinct holder lists times ranks of both instances. */
 KVF_API enum kvf_status kvf_elect(const struct kvf_member *src, size_t src_count, const struct kvf_member *dst,
                                   size_t dst_count, size_t destination, kvf_election **out, struct kvf_error *error);
 
 /** Frees an election and the shares it lent. NULL is fine. */
+/** Frees an election and all its shares. NULL is fine. */
 KVF_API void kvf_election_destroy(kvf_election *election);
 
 /** Returns what source rank number `source` sends: borrowed until the election is destroyed; NULL when it has no

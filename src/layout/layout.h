@@ -18,7 +18,8 @@ struct kvf_layout {
     char *text;
 };
 
-/** Holdings own their rows, the rows' layers and texts. Rows are sorted: role, byte_first, unit_first, then the rest. */
+/** Holdings own their rows, the rows' layers and texts, all in one allocation. Rows are sorted by role, byte_first,
+ *  unit_first, then the rest. */
 struct kvf_holdings {
     atomic_int references;
     struct kvf_holding *rows;

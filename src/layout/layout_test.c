@@ -169,7 +169,8 @@ static void test_refused_otherwise(void **state)
                           const char *text; } rows[] = {
         {"role empty", spoil_role_empty, KVF_ERR_LAYOUT, "view 0: role is empty"},
         {"role NULL", spoil_role_null, KVF_ERR_LAYOUT, "view 0: role is empty"},
-        {"role with a line end", spoil_role_control, KVF_ERR_LAYOUT, "view 0: byte 1 of the role is a control character"},
+        {"role with a line end", spoil_role_control, KVF_ERR_LAYOUT,
+         "view 0: byte 1 of the role is a control character"},
         {"tag empty", spoil_tag_empty, KVF_ERR_LAYOUT, "view 1: tag is empty"},
         {"unknown flag", spoil_flags, KVF_ERR_NEWER_OPTION, "view 1 (v): flags 0x4, 0x0 are not known"},
         {"reserved set", spoil_reserved, KVF_ERR_NEWER_OPTION, "view 1 (v): flags 0x0, 0x1 are not known"},
@@ -191,7 +192,8 @@ static void test_refused_otherwise(void **state)
         {"stripe inside an entry", spoil_stripe_grain, KVF_ERR_LAYOUT,
          "view 0 (k): stripe of 2 tokens does not divide by 4 tokens per entry"},
         {"held twice", spoil_held_twice, KVF_ERR_LAYOUT, "k layer 0: unit 3 byte 0 is held by views 0 and 1"},
-        {"alias of another interior", spoil_alias_interior, KVF_ERR_LAYOUT, "k layer 0 slot 0 overlaps v layer 0 slot 0"},
+        {"alias of another interior", spoil_alias_interior, KVF_ERR_LAYOUT,
+         "k layer 0 slot 0 overlaps v layer 0 slot 0"},
         {"second pool of one memory and stride", spoil_second_pool, KVF_ERR_LAYOUT,
          "k layer 0 slot 0 overlaps v layer 0 slot 0"},
     };

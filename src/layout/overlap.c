@@ -12,8 +12,8 @@
 /* Runs that one layout may fall apart into for this check; a bound on its memory, far above any real cache. */
 enum { MOST_RUNS = 2 * 1024 * 1024 };
 
-/* Slot 0 of one layer of one view. The first fields name what is tested together: pools of one memory and stride are one
- * pool here, those of a single slot stay apart (`lone` is their number, else -1). */
+/* Slot 0 of one layer of one view. The first fields name what is tested together: pools of one memory and stride are
+ * one pool here, those of a single slot stay apart (`lone` is their number, else -1). */
 struct strand {
     int64_t memory, stride, group, lone;
     int64_t x, slots;
@@ -124,8 +124,8 @@ static size_t list_runs(const struct strand *strands, size_t count, struct kvfi_
     return runs;
 }
 
-/* The first quotient that both take names the two slots. A wrapped run belongs to the slot before its quotient, so slots
- * are counted from the rectangle's own first quotient. */
+/* The first quotient that both take names the two slots. A wrapped run belongs to the slot before its quotient, so
+ * slots are counted from the rectangle's own first quotient. */
 static enum kvf_status refuse(const struct strand *strands, const struct kvfi_rect *a, const struct kvfi_rect *b,
                               struct kvf_error *error)
 {

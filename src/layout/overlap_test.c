@@ -89,7 +89,8 @@ static bool aliases(const struct instance *in, int64_t a, int64_t b)
 }
 
 /* Marks one byte; true when it clashes with another owner that may not overlap. */
-static bool mark(const struct instance *in, struct map *map, int64_t group, int64_t pool, int64_t address, int64_t owner)
+static bool mark(const struct instance *in, struct map *map, int64_t group, int64_t pool, int64_t address,
+                 int64_t owner)
 {
     bool clash = false;
 

@@ -133,5 +133,5 @@ size_t kvf_share_count(const kvf_share *share)
 
 struct kvf_cell kvf_share_cell(const kvf_share *share, size_t index)
 {
-    return share->cells[index];
+    return index < share->count ? share->cells[index] : (struct kvf_cell){.role = ""};
 }
