@@ -97,13 +97,16 @@ typedef struct kvf_layout kvf_layout;
 /** Fills `spec` with zeroes and its size. `size` is sizeof(struct kvf_layout_spec) as the caller compiled it. */
 KVF_API void kvf_layout_spec_init(struct kvf_layout_spec *spec, size_t size);
 
-/** Copies and checks a layout. Checked: ranges inside totals, counts and strides positive, tokens_per_entry whole,
- *  nested strides (no two coordinates share an address), ends inside the memory, no coordinate held twice, no overlap
- *  of views inside a slot or across slots (exact aliases excepted), duplicate layers in a view.
+/** Copies and checks a layout. Checked, in this order: counts against kvf_layout_limit and names (no empty ones, no
+ *  control characters), before anything is allocated for them; ranges inside totals, counts and strides positive,
+ *  tokens_per_entry whole; nested strides (no two coordinates of a view share an address); ends inside the memory; no
+ *  coordinate held twice and no layer twice in a view; no overlap of views of one group inside a slot or across slots
+ *  (exact aliases excepted: equal place, counts and strides). Pools of one memory and slot stride are tested together.
  *
  *  @param out  returned to the caller (free with kvf_layout_release); written on success only
- *  @return KVF_OK; KVF_ERR_LAYOUT with a sentence such as "k layer 3: ends at 131072, memory has 65536";
- *          KVF_ERR_OVERFLOW; KVF_ERR_LIMIT; KVF_ERR_NEWER_OPTION; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NO_MEMORY
+ *  @return KVF_OK; KVF_ERR_LAYOUT with a sentence such as "k layer 3: ends at 131072, memory has 65536" or
+ *          "k layer 0 slot 32 overlaps k layer 1 slot 0"; KVF_ERR_OVERFLOW (also an end beyond 2^62 bytes);
+ *          KVF_ERR_LIMIT; KVF_ERR_NEWER_OPTION; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NO_MEMORY
  *  Cost: n log n in views times layers, whatever the number of slots. Any thread, never blocks. */
 KVF_API enum kvf_status kvf_layout_create(const struct kvf_layout_spec *spec, kvf_layout **out,
                                           struct kvf_error *error);
@@ -121,7 +124,8 @@ KVF_API const struct kvf_layout_spec *kvf_layout_get_spec(const kvf_layout *layo
 #define KVF_FINGERPRINT_TEXT_BYTES 33
 
 /** Writes the layout's fingerprint: XXH3-128 of its canonical bytes, high half first, 32 hex digits. It covers neither
- *  memory sizes nor base offsets nor capacity. Any thread. */
+ *  memory sizes nor base offsets nor capacity, nor the order of views and places. It detects disagreement, it is no
+ *  protection. @return KVF_OK, KVF_ERR_NO_MEMORY. Any thread. */
 KVF_API enum kvf_status kvf_layout_fingerprint(const kvf_layout *layout, char text[KVF_FINGERPRINT_TEXT_BYTES]);
 
 /** A rank's place in its instance's grid. Ranks are ordered by pp, then cp, then tp. */
@@ -145,24 +149,29 @@ struct kvf_holding {
     int64_t stripes, stripe, stripe_tokens;
     uint32_t flags;    /**< enum kvf_view_flag */
     uint32_t reserved; /**< zero */
-    const int64_t *layers; /**< ascending */
+    const int64_t *layers; /**< ascending in what kvf_holdings_rows returns, in any order when given */
     size_t layer_count;
 };
 
-/** Makes holdings from plain rows, checked and put in canonical order. Rows and layers are borrowed for the call.
- *  @param out  returned to the caller (free with kvf_holdings_release)
- *  @return KVF_OK, KVF_ERR_LAYOUT, KVF_ERR_LIMIT, KVF_ERR_NO_MEMORY */
+/** Makes holdings from plain rows, checked and put in canonical order: sorted, rows that differ in their layers only
+ *  joined. Rows and layers are borrowed for the call. Bounds are those of kvf_layout_limit (views, places).
+ *  @param out  returned to the caller (free with kvf_holdings_release); written on success only
+ *  @return KVF_OK; KVF_ERR_LAYOUT (a range outside its total, a coordinate held twice, ...) with a sentence;
+ *          KVF_ERR_LIMIT; KVF_ERR_NEWER_OPTION (unknown flags); KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NO_MEMORY
+ *  Any thread, never blocks. */
 KVF_API enum kvf_status kvf_holdings_create(const struct kvf_holding *rows, size_t row_count, kvf_holdings **out,
                                             struct kvf_error *error);
 
-/** Makes the holdings of a layout. @param out  returned to the caller (free with kvf_holdings_release) */
+/** Makes the holdings of a layout, which need not outlive the call.
+ *  @param out  returned to the caller (free with kvf_holdings_release); written on success only
+ *  @return KVF_OK, KVF_ERR_NO_MEMORY. Any thread. */
 KVF_API enum kvf_status kvf_holdings_from_layout(const kvf_layout *layout, kvf_holdings **out, struct kvf_error *error);
 
 /** Takes, and gives back, one reference; the last one frees the holdings. Releasing NULL is fine. Any thread. */
 KVF_API kvf_holdings *kvf_holdings_acquire(const kvf_holdings *holdings);
 KVF_API void kvf_holdings_release(kvf_holdings *holdings);
 
-/** Returns the rows: borrowed until the holdings are released. */
+/** Returns the rows, `*row_count` of them: borrowed until the holdings are released. Any thread. */
 KVF_API const struct kvf_holding *kvf_holdings_rows(const kvf_holdings *holdings, size_t *row_count);
 
 /** One rank of an instance, as election sees it. */

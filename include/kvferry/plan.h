@@ -47,14 +47,14 @@ KVF_API enum kvf_status kvf_elect(const struct kvf_member *src, size_t src_count
                                   size_t dst_count, size_t destination, kvf_election **out, struct kvf_error *error);
 
 /** Frees an election and the shares it lent. NULL is fine. */
-/** Frees an election and all its shares. NULL is fine. */
 KVF_API void kvf_election_destroy(kvf_election *election);
 
-/** Returns what source rank number `source` sends: borrowed until the election is destroyed; NULL when it has no
- *  share. */
+/** Returns what source rank number `source` (of the array as given) sends: borrowed until the election is destroyed;
+ *  NULL when it has no share. Such a rank still takes part in release. Any thread. */
 KVF_API const kvf_share *kvf_election_share(const kvf_election *election, size_t source);
 
-/** Returns the optional cells that nobody has: borrowed until the election is destroyed. */
+/** Returns the optional cells that nobody has, sorted by role, layer, unit: borrowed until the election is destroyed.
+ *  `*count` is their number. A cell of which only some bytes or stripes are missing is among them. Any thread. */
 KVF_API const struct kvf_skipped *kvf_election_skipped(const kvf_election *election, size_t *count);
 
 /** One cell of a share. */
@@ -65,7 +65,8 @@ struct kvf_cell {
     int64_t byte_first, byte_count;
 };
 
-/** Number of cells in a share, and cell number `index` (sorted by role, layer, unit, byte). */
+/** Number of cells in a share, and cell number `index` (sorted by role, layer, unit, byte). Cells of one role and layer
+ *  never overlap; those that touch are one. An index out of range gives an empty cell. Any thread. */
 KVF_API size_t kvf_share_count(const kvf_share *share);
 KVF_API struct kvf_cell kvf_share_cell(const kvf_share *share, size_t index);
 
