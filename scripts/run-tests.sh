@@ -53,10 +53,11 @@ fi
 
 suppressions=$root/$builddir/suppressions
 /usr/bin/python3 scripts/split-suppressions.py scripts/sanitizer-suppressions.txt "$suppressions"
-export ASAN_OPTIONS="halt_on_error=1:abort_on_error=1:detect_leaks=1:detect_stack_use_after_return=1"
+common="halt_on_error=1:abort_on_error=1:allocator_may_return_null=1"
+export ASAN_OPTIONS="$common:detect_leaks=1:detect_stack_use_after_return=1"
 export LSAN_OPTIONS="suppressions=$suppressions.leak:print_suppressions=0"
-export UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1:abort_on_error=1:suppressions=$suppressions.undefined"
-export TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:suppressions=$suppressions.thread"
+export UBSAN_OPTIONS="$common:print_stacktrace=1:suppressions=$suppressions.undefined"
+export TSAN_OPTIONS="$common:second_deadlock_stack=1:suppressions=$suppressions.thread"
 if [ "$factor" -gt 1 ]; then
     export KVF_PROPERTY_CASES="${KVF_PROPERTY_CASES:-5000}"
     export KVF_SANITIZER="$variant"
