@@ -1,0 +1,56 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Holds the cost of planning and binding by counting instructions under callgrind, which repeats where time does not.
+
+    instructions.py BENCH_PLAN_PROGRAM
+
+The limits leave room of about a factor of two for compilers. What breaks them is another order of growth, not a few
+more instructions. Exit status: 0 within the limits, 1 above one, 77 skipped (no valgrind).
+"""
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+# (what, function that is counted, what bench-plan is told, most instructions)
+LIMITS = [
+    ("plan of 80 layers, TP 4 to TP 2", "kvf_plan_create", ["--only", "1"], 1_000_000),
+    ("bind of 8,192 contiguous blocks", "kvf_bind", ["--only", "2"], 8_000_000),
+    ("bind of 8,192 scattered blocks", "kvf_bind", ["--only", "3"], 9_000_000),
+]
+# Eight times the layers may cost at most this many times as much: near linear.
+MOST_GROWTH = 12
+
+
+def count(program, function, arguments):
+    with tempfile.NamedTemporaryFile() as out:
+        done = subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out.name}",
+                               f"--toggle-collect={function}", program, *arguments],
+                              capture_output=True, text=True, check=False)
+    match = re.search(r"Collected : (\d+)", done.stderr)
+    if done.returncode != 0 or match is None or int(match.group(1)) == 0:
+        sys.exit(f"instructions: {program} under callgrind: status {done.returncode}\n{done.stderr}")
+    return int(match.group(1))
+
+
+def main():
+    program = sys.argv[1]
+    if shutil.which("valgrind") is None:
+        print("instructions: no valgrind")
+        return 77
+    broken = 0
+    counts = {}
+    for what, function, arguments, limit in LIMITS:
+        counts[what] = count(program, function, arguments)
+        print(f"{what}: {counts[what]:,} instructions, at most {limit:,}")
+        broken += counts[what] > limit
+    many = count(program, "kvf_plan_create", ["--only", "4"])
+    growth = many / counts[LIMITS[0][0]]
+    print(f"plan of 640 layers: {many:,} instructions, {growth:.1f} times those of 80, at most {MOST_GROWTH}")
+    broken += growth > MOST_GROWTH
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
