@@ -178,7 +178,8 @@ static enum kvf_status fill_ranks(const struct kvfi_cursor *root, struct reading
             status = expand(&shared, reading, &reading->shared, rank);
         } else {
             status = kvfi_cursor_fail(root, KVF_ERR_PARSE,
-                                      "%s is neither in \"ranks\" nor is there a \"layout\" for all", kvfi_rank_text(&rank->rank, text));
+                                      "%s is neither in \"ranks\" nor is there a \"layout\" for all",
+                                      kvfi_rank_text(&rank->rank, text));
         }
     }
     return status;
