@@ -188,7 +188,9 @@ enum kvf_bind_flag {
     KVF_BIND_PARTIAL = 1,     /**< a destination list shorter than the range is accepted; see kvf_binding_info */
     KVF_BIND_NO_STATE = 2,    /**< state and ring tracks do not move in this chunk (it does not reach the end) */
     KVF_BIND_SRC_UNKNOWN = 4, /**< the source's ids are not known here: its lists are ignored, no address is made */
-    KVF_BIND_DST_UNKNOWN = 8  /**< the destination's addresses are not wanted: its ids tell holes only, unbounded */
+    KVF_BIND_DST_UNKNOWN = 8, /**< the destination's addresses are not wanted: its ids tell holes only, unbounded */
+    KVF_BIND_ONLY_STATE = 16  /**< only state and ring tracks move: what KVF_BIND_NO_STATE left out. A ring retains less
+                                   than a long range, so it may need a range of its own */
 };
 
 /** What to bind: a token range and the block ids of both sides. */
@@ -231,8 +233,11 @@ struct kvf_binding_info {
     int64_t binding_bytes; /**< memory the binding takes */
 };
 
-/** Writes the sizes of a binding. Any thread, never fails. */
+/** Writes the sizes of a binding. Any thread, never fails. The first call walks all moves once, to count `runs`. */
 KVF_API void kvf_binding_get_info(const kvf_binding *binding, struct kvf_binding_info *info);
+
+/** Returns kvf_binding_info.bytes alone: costs nothing. Any thread, never fails. */
+KVF_API int64_t kvf_binding_bytes(const kvf_binding *binding);
 
 /** A move: up to five nested loops, outermost first, around one run. Offsets are into the side's memory. */
 struct kvf_move {

@@ -35,7 +35,8 @@ void kvf_binding_destroy(kvf_binding *binding)
 /** Reads the request and refuses what is wrong whatever the plan. */
 static enum kvf_status check_request(struct binder *at, const struct kvf_bind_request *given)
 {
-    const uint64_t known = KVF_BIND_PARTIAL | KVF_BIND_NO_STATE | KVF_BIND_SRC_UNKNOWN | KVF_BIND_DST_UNKNOWN;
+    const uint64_t known = KVF_BIND_PARTIAL | KVF_BIND_NO_STATE | KVF_BIND_SRC_UNKNOWN | KVF_BIND_DST_UNKNOWN |
+                           KVF_BIND_ONLY_STATE;
     struct kvf_bind_request *own = &at->request;
     size_t src_groups = at->plan->src->spec.group_count, dst_groups = at->plan->dst->spec.group_count;
     enum kvf_status status;
@@ -46,12 +47,15 @@ static enum kvf_status check_request(struct binder *at, const struct kvf_bind_re
     if (own->flags & ~known)
         status = kvfi_fail(at->error, KVF_ERR_NEWER_OPTION,
                            "bind request: flags 0x%" PRIx64 ", this library knows 0x%" PRIx64, own->flags, known);
+    else if ((own->flags & KVF_BIND_NO_STATE) && (own->flags & KVF_BIND_ONLY_STATE))
+        status = kvfi_fail(at->error, KVF_ERR_INVALID_ARGUMENT,
+                           "bind request: no state and only state exclude each other");
     else if (own->token_begin < 0 || own->token_end < own->token_begin)
         status = kvfi_fail(at->error, KVF_ERR_OUT_OF_RANGE, "range [%" PRId64 ",%" PRId64 ") of tokens is not valid",
                            own->token_begin, own->token_end);
     else if (!(own->flags & KVF_BIND_SRC_UNKNOWN) && (own->src_count != src_groups || !own->src))
-        status = kvfi_fail(at->error, KVF_ERR_INVALID_ARGUMENT, "%zu source id lists, expected one for each of %zu groups",
-                           own->src_count, src_groups);
+        status = kvfi_fail(at->error, KVF_ERR_INVALID_ARGUMENT,
+                           "%zu source id lists, expected one for each of %zu groups", own->src_count, src_groups);
     else if (own->dst_count != dst_groups || !own->dst)
         status = kvfi_fail(at->error, KVF_ERR_INVALID_ARGUMENT,
                            "%zu destination id lists, expected one for each of %zu groups", own->dst_count, dst_groups);
@@ -109,7 +113,9 @@ done:
 
 static bool takes_part(const struct binder *at, const struct kvfi_track *track)
 {
-    return !(at->request.flags & KVF_BIND_NO_STATE) || !(track->state || track->src.ring || track->dst.ring);
+    bool stateful = track->state || track->src.ring || track->dst.ring;
+
+    return !(at->request.flags & (stateful ? KVF_BIND_NO_STATE : KVF_BIND_ONLY_STATE));
 }
 
 /** Marks the groups of all tracks that move something. */
@@ -222,8 +228,9 @@ static enum kvf_status set_range(const struct binder *at, struct kvfi_walk *walk
                            track->key.src_group, track->key.dst_group, request->token_begin, grain * c);
     goto done;
 overflow:
-    status = kvfi_fail(at->error, KVF_ERR_OVERFLOW, "groups %" PRId64 " and %" PRId64 ": token %" PRId64 " does not fit",
-                       track->key.src_group, track->key.dst_group, request->token_end);
+    status =
+        kvfi_fail(at->error, KVF_ERR_OVERFLOW, "groups %" PRId64 " and %" PRId64 ": token %" PRId64 " does not fit",
+                  track->key.src_group, track->key.dst_group, request->token_end);
 done:
     return status;
 }
@@ -270,8 +277,9 @@ static enum kvf_status bind_state(struct binder *at, const struct kvfi_track *tr
 
     if (!(request->flags & KVF_BIND_SRC_UNKNOWN)) src = &request->src[track->key.src_group];
     if (dst->first > 0 || dst->count == 0) {
-        status = kvfi_fail(at->error, KVF_ERR_IDS, "destination group %" PRId64 ": no id for the state (-1 = not wanted)",
-                           track->key.dst_group);
+        status =
+            kvfi_fail(at->error, KVF_ERR_IDS, "destination group %" PRId64 ": no id for the state (-1 = not wanted)",
+                      track->key.dst_group);
         goto done;
     }
     if (dst->ids[0] < 0) goto done;

@@ -40,8 +40,8 @@ static inline int64_t kvfi_run_combs(const struct kvfi_bound *bound, size_t inde
     return (index + 1 < bound->run_count ? bound->runs[index + 1].first : bound->combs) - bound->runs[index].first;
 }
 
-/** Checks the ids of one list that a range can reach: ordinals below `needed`. `limit`: ids must lie below it; -1 = they
- *  tell holes only. `side` names it ("source", "destination").
+/** Checks the ids of one list that a range can reach: ordinals below `needed`. `limit`: ids must lie below it; -1 =
+ *  they tell holes only. `side` names it ("source", "destination").
  *  @return KVF_OK, KVF_ERR_IDS, KVF_ERR_NO_MEMORY */
 enum kvf_status kvfi_ids_check(const struct kvf_id_list *list, int64_t needed, int64_t limit, const char *side,
                                size_t group, struct kvf_error *error);

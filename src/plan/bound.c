@@ -105,7 +105,8 @@ static enum kvf_status add_shape(struct kvfi_collector *collector, const struct 
                            collector->track->key.patches);
         goto done;
     }
-    if (!kvfi_array_grow((void **)&collector->bound, collector->count, &collector->capacity, sizeof *collector->bound) ||
+    if (!kvfi_array_grow((void **)&collector->bound, collector->count, &collector->capacity,
+                         sizeof *collector->bound) ||
         !grow_table(collector)) {
         status = kvfi_fail_memory(error, "the shapes of a binding");
         goto done;
@@ -151,9 +152,11 @@ static bool add_to_runs(struct kvfi_bound *bound, const struct kvfi_comb *comb)
     if (bound->run_count == 0 || !extends(bound, &bound->runs[bound->run_count - 1], comb)) {
         ok = kvfi_array_grow((void **)&bound->runs, bound->run_count, &bound->run_capacity, sizeof *bound->runs);
         if (!ok) goto done;
-        bound->runs[bound->run_count++] =
-            (struct kvfi_block_run){.src_slot = comb->src_slot, .src_entry = comb->src_entry, .dst_slot = comb->dst_slot,
-                                    .dst_entry = comb->dst_entry, .first = bound->combs};
+        bound->runs[bound->run_count++] = (struct kvfi_block_run){.src_slot = comb->src_slot,
+                                                                  .src_entry = comb->src_entry,
+                                                                  .dst_slot = comb->dst_slot,
+                                                                  .dst_entry = comb->dst_entry,
+                                                                  .first = bound->combs};
     }
     bound->combs++;
     if (comb->src_slot > bound->src_slot_max) bound->src_slot_max = comb->src_slot;

@@ -281,8 +281,9 @@ no_memory:
     status = kvfi_fail_memory(error, "the boxes of a plan");
     goto done;
 overflow:
-    status = kvfi_fail(error, KVF_ERR_OVERFLOW, "groups %" PRId64 " and %" PRId64 ": the bytes of a slot pair do not fit",
-                       track->key.src_group, track->key.dst_group);
+    status =
+        kvfi_fail(error, KVF_ERR_OVERFLOW, "groups %" PRId64 " and %" PRId64 ": the bytes of a slot pair do not fit",
+                  track->key.src_group, track->key.dst_group);
 done:
     free(boxes);
     free(rows);

@@ -35,8 +35,8 @@ static enum kvf_status compare(const struct meeting *at, const struct field *fie
     return status;
 }
 
-/** Both layers of two atomic views must be the same lists. They are when, wherever they meet, both are at the same index
- *  and have the same neighbours. */
+/** Both layers of two atomic views must be the same lists. They are when, wherever they meet, both are at the same
+ *  index and have the same neighbours. */
 static enum kvf_status compare_atomic_layers(const struct meeting *at)
 {
     const struct kvf_place *src = kvfi_view_places_by_layer(at->src_layout, at->src);
@@ -74,7 +74,8 @@ static enum kvf_status compare_atomic(const struct meeting *at, const struct kvf
 }
 
 /** Stock peers move blocks only when one size divides the other. */
-static enum kvf_status compare_blocks(const struct meeting *at, const struct kvf_group *src, const struct kvf_group *dst)
+static enum kvf_status compare_blocks(const struct meeting *at, const struct kvf_group *src,
+                                      const struct kvf_group *dst)
 {
     int64_t a = src->tokens_per_block, b = dst->tokens_per_block;
     enum kvf_status status = KVF_OK;

@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "plan/bind.h"
 
-/** Where the cursor is: shape, box of it, step of the loops outside the blocks, run of blocks. What hangs on the box alone
- *  is kept beside it. */
+/** Where the cursor is: shape, box of it, step of the loops outside the blocks, run of blocks. What hangs on the box
+ *  alone is kept beside it. */
 struct kvf_cursor {
     const struct kvf_binding *binding;
     size_t bound, box, run;
@@ -136,7 +136,8 @@ enum kvf_status kvf_cursor_create(const kvf_binding *binding, kvf_cursor **out, 
 {
     kvf_cursor *cursor;
 
-    if (!binding || !out) return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "cursor: the binding or the result is NULL");
+    if (!binding || !out)
+        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "cursor: the binding or the result is NULL");
     cursor = kvfi_alloc_zeroed(1, sizeof *cursor);
     if (!cursor) return kvfi_fail_memory(error, "a cursor");
     cursor->binding = binding;
@@ -243,6 +244,11 @@ enum kvf_status kvf_cursor_seek(kvf_cursor *cursor, int64_t offset_bytes, int64_
     *skip_bytes = seek_in_box(cursor, bound, rest);
 done:
     return status;
+}
+
+int64_t kvf_binding_bytes(const kvf_binding *binding)
+{
+    return binding->info.bytes;
 }
 
 void kvf_binding_get_info(const kvf_binding *binding, struct kvf_binding_info *info)

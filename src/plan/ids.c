@@ -15,8 +15,8 @@ static enum kvf_status fail_repeated(const struct kvf_id_list *list, size_t inde
     size_t before = 0;
 
     while (before < index && list->ids[before] != list->ids[index]) before++;
-    return kvfi_fail(error, KVF_ERR_IDS, "%s group %zu: id %" PRId64 " at index %zu is at index %zu already", side, group,
-                     list->ids[index], index, before);
+    return kvfi_fail(error, KVF_ERR_IDS, "%s group %zu: id %" PRId64 " at index %zu is at index %zu already", side,
+                     group, list->ids[index], index, before);
 }
 
 /** Finds the first id that came before, by a bitmap over [low, high]. Returns `count` when there is none. */
@@ -64,7 +64,8 @@ static enum kvf_status check_repeats(const struct kvf_id_list *list, size_t coun
     enum kvf_status status = KVF_OK;
     uint64_t words = (uint64_t)(high - low) / WORD_BITS + 1;
     bool near = words <= 2 * (uint64_t)count + 1024;
-    void *scratch = near ? kvfi_alloc_zeroed((size_t)words, sizeof(uint64_t)) : kvfi_alloc_array(count, sizeof(int64_t *));
+    void *scratch =
+        near ? kvfi_alloc_zeroed((size_t)words, sizeof(uint64_t)) : kvfi_alloc_array(count, sizeof(int64_t *));
     size_t found;
 
     if (!scratch) {
@@ -88,8 +89,8 @@ enum kvf_status kvfi_ids_check(const struct kvf_id_list *list, int64_t needed, i
     bool rising = true;
 
     if (list->first < 0 || count > INT64_MAX / 2 || (count && !list->ids)) {
-        status = kvfi_fail(error, KVF_ERR_IDS, "%s group %zu: %zu ids at %p from ordinal %" PRId64 " are no list", side,
-                           group, count, (const void *)list->ids, list->first);
+        status = kvfi_fail(error, KVF_ERR_IDS, "%s group %zu: %zu ids from ordinal %" PRId64 " are no list", side,
+                           group, count, list->first);
         goto done;
     }
     if (list->first >= needed) count = 0;
@@ -101,8 +102,9 @@ enum kvf_status kvfi_ids_check(const struct kvf_id_list *list, int64_t needed, i
             status = limit >= 0 ? kvfi_fail(error, KVF_ERR_IDS,
                                             "%s group %zu: id %" PRId64 " at index %zu, expected -1 or below %" PRId64,
                                             side, group, id, i, limit)
-                                : kvfi_fail(error, KVF_ERR_IDS, "%s group %zu: id %" PRId64 " at index %zu, expected -1 or more",
-                                            side, group, id, i);
+                                : kvfi_fail(error, KVF_ERR_IDS,
+                                            "%s group %zu: id %" PRId64 " at index %zu, expected -1 or more", side,
+                                            group, id, i);
             goto done;
         }
         if (id < 0) continue;

@@ -244,8 +244,8 @@ int kvfi_joints_order(const void *left, const void *right)
     return order;
 }
 
-enum kvf_status kvfi_patches_gather(const kvf_layout *src, const kvf_layout *dst, const kvf_share *share, uint64_t flags,
-                                    struct kvfi_joint **out, size_t *count, struct kvf_error *error)
+enum kvf_status kvfi_patches_gather(const kvf_layout *src, const kvf_layout *dst, const kvf_share *share,
+                                    uint64_t flags, struct kvfi_joint **out, size_t *count, struct kvf_error *error)
 {
     struct gather at = {.src = src, .dst = dst, .share = share, .flags = flags, .error = error};
     struct refs src_refs = {NULL, 0}, dst_refs = {NULL, 0};

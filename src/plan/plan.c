@@ -69,10 +69,10 @@ static enum kvf_status fill_shapes(struct kvf_plan *plan, struct kvfi_track *tra
     if (status) goto done;
     if (!kvfi_mad_i64((int64_t)count, track->key.patches, *patch_shapes, patch_shapes) ||
         *patch_shapes > KVFI_PLAN_MAX_PATCH_SHAPES) {
-        status = kvfi_fail(error, KVF_ERR_LIMIT,
-                           "groups %" PRId64 " and %" PRId64 ": %zu shapes of %" PRId64 " patches are more than %d boxes",
-                           track->key.src_group, track->key.dst_group, count, track->key.patches,
-                           KVFI_PLAN_MAX_PATCH_SHAPES);
+        status = kvfi_fail(
+            error, KVF_ERR_LIMIT,
+            "groups %" PRId64 " and %" PRId64 ": %zu shapes of %" PRId64 " patches are more than %d boxes",
+            track->key.src_group, track->key.dst_group, count, track->key.patches, KVFI_PLAN_MAX_PATCH_SHAPES);
         goto done;
     }
     track->shapes = kvfi_alloc_zeroed(count, sizeof *track->shapes);
@@ -202,8 +202,8 @@ enum kvf_status kvf_plan_create(const kvf_layout *src, const kvf_layout *dst, co
     status = kvfi_options_copy(&own, sizeof own, options, "plan options", error);
     if (status) goto done;
     if (own.flags & ~known) {
-        status = kvfi_fail(error, KVF_ERR_NEWER_OPTION, "plan options: flags 0x%" PRIx64 ", this library knows 0x%" PRIx64,
-                           own.flags, known);
+        status = kvfi_fail(error, KVF_ERR_NEWER_OPTION,
+                           "plan options: flags 0x%" PRIx64 ", this library knows 0x%" PRIx64, own.flags, known);
         goto done;
     }
     status = kvfi_patches_gather(src, dst, share, own.flags, &joints, &count, error);

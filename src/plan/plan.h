@@ -79,10 +79,11 @@ enum kvf_status kvfi_compat(const kvf_layout *src, const struct kvf_view *src_vi
                             const kvf_layout *dst, const struct kvf_view *dst_view, const struct kvf_place *dst_place,
                             uint64_t flags, struct kvf_error *error);
 
-/** Checks all pairs of views and gathers their patches within the share (NULL = everything), sorted by track, then place.
+/** Checks all pairs of views and gathers their patches within the share (NULL = everything), sorted by track, then
+ *  place.
  *  @param out  returned to the caller (free with free) */
-enum kvf_status kvfi_patches_gather(const kvf_layout *src, const kvf_layout *dst, const kvf_share *share, uint64_t flags,
-                                    struct kvfi_joint **out, size_t *count, struct kvf_error *error);
+enum kvf_status kvfi_patches_gather(const kvf_layout *src, const kvf_layout *dst, const kvf_share *share,
+                                    uint64_t flags, struct kvfi_joint **out, size_t *count, struct kvf_error *error);
 
 /** Turns sorted joints into the plan's tracks: patches and aliases, without sides and shapes. Refuses two patches that
  *  share one place at the destination only. */
@@ -114,8 +115,8 @@ int kvfi_place_order(const int64_t a[4], const int64_t b[4]);
 enum kvf_status kvfi_boxes_make(const struct kvf_plan *plan, const struct kvfi_track *track,
                                 const struct kvf_shape *shape, struct kvfi_folded *folded, struct kvf_error *error);
 
-/** Joins an array of boxes, sorted by place, in place: concatenates and stacks until nothing changes. Returns false when
- *  there is no memory. `bridge` also joins across equal gaps. */
+/** Joins an array of boxes, sorted by place, in place: concatenates and stacks until nothing changes. Returns false
+ *  when there is no memory. `bridge` also joins across equal gaps. */
 bool kvfi_boxes_join(const struct kvf_plan *plan, struct kvf_box *boxes, size_t *count, bool bridge);
 
 /** Greatest common divisor, and least common multiple (INT64_MAX when it does not fit) of positive numbers. */

@@ -171,7 +171,8 @@ static size_t expand(const struct kvf_move *move, int64_t src_base, int64_t dst_
         }
         if (out) out[count] = fragment;
         count++;
-        for (level = move->loop_count - 1; level >= 0 && ++at[level] == move->loops[level].count; level--) at[level] = 0;
+        for (level = move->loop_count - 1; level >= 0 && ++at[level] == move->loops[level].count; level--)
+            at[level] = 0;
     } while (level >= 0);
     return count;
 }
@@ -216,8 +217,10 @@ void kit_expect_box(const kvf_plan *plan, size_t track, size_t shape, size_t box
     char found[TEXT_BYTES];
     struct kvf_box got;
 
-    if (kvf_plan_box(plan, track, shape, box, &got) != KVF_OK) fail_msg("no box %zu of shape %zu: %s", box, shape, text);
-    write_nest(found, sizeof found, got.src_offset_bytes, got.dst_offset_bytes, got.loops, got.loop_count, got.run_bytes);
+    if (kvf_plan_box(plan, track, shape, box, &got) != KVF_OK)
+        fail_msg("no box %zu of shape %zu: %s", box, shape, text);
+    write_nest(found, sizeof found, got.src_offset_bytes, got.dst_offset_bytes, got.loops, got.loop_count,
+               got.run_bytes);
     assert_string_equal(found, text);
 }
 

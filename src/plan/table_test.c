@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many boxes, loops and bytes a run have: 80 layers of K and V, 8 heads, rows of 256 bytes, blocks of 16 tokens, unless
- * a row says otherwise. */
+/* How many boxes and loops there are and how long the runs: 80 layers of K and V, 8 heads, rows of 256 bytes, blocks of
+ * 16 tokens, unless a row says otherwise. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-enum order { PAGE_FIRST, LAYER_FIRST, LAYER_BLOCK_KV, MEMORY_PER_LAYER, PADDED_LAYERS };
+enum order { PAGE_FIRST, LAYER_FIRST, MEMORY_PER_LAYER, PADDED_LAYERS };
 
 /** One side. Zero means the usual; `units` counts the heads held. */
 struct form {
@@ -28,13 +28,11 @@ static void build(struct kit *kit, const struct form *form)
     int64_t layers = or_else(form->layers, 80), row = or_else(form->row, 256), tokens = or_else(form->tokens, 16);
     int64_t heads = or_else(form->heads, 8), units = or_else(form->units, heads), parts = form->keys_only ? 1 : 2;
     int64_t spb = or_else(form->slots_per_block, 1), slots = 64, bytes = units * tokens * row;
-    int64_t pools = form->order == MEMORY_PER_LAYER ? layers : 1;
+    int64_t pools = form->order == MEMORY_PER_LAYER ? layers : 1, stride = bytes;
 
     kit_init(kit);
-    for (int64_t i = 0; i < pools; i++)
-        kit_pool(kit, kit_memory(kit), 0,
-                 form->order == PAGE_FIRST ? layers * parts * bytes : form->order == LAYER_BLOCK_KV ? parts * bytes : bytes,
-                 slots);
+    if (form->order == PAGE_FIRST) stride = layers * parts * bytes;
+    for (int64_t i = 0; i < pools; i++) kit_pool(kit, kit_memory(kit), 0, stride, slots);
     kit->groups[kit_group(kit, tokens * spb)] =
         (struct kvf_group){tokens * spb, 0, or_else(form->stripes, 1), form->stripe, form->stripe_tokens};
     for (int64_t v = 0; v < parts; v++) {
@@ -48,7 +46,6 @@ static void build(struct kit *kit, const struct form *form)
             switch (form->order) {
             case PAGE_FIRST: kit_place(kit, layer, 0, page); break;
             case LAYER_FIRST: kit_place(kit, layer, 0, page * slots); break;
-            case LAYER_BLOCK_KV: kit_place(kit, layer, 0, layer * parts * bytes * slots + v * bytes); break;
             case MEMORY_PER_LAYER: kit_place(kit, layer, layer, v * bytes * slots); break;
             case PADDED_LAYERS: kit_place(kit, layer, 0, page * slots + layer * 64); break;
             }
@@ -56,7 +53,8 @@ static void build(struct kit *kit, const struct form *form)
     }
 }
 
-static void expect(const kvf_plan *plan, const char *name, int64_t boxes, int64_t loops, int64_t longest, int64_t shortest)
+static void expect(const kvf_plan *plan, const char *name, int64_t boxes, int64_t loops, int64_t longest,
+                   int64_t shortest)
 {
     int64_t found_loops = 0, found_longest = 0;
     struct kvf_plan_info info;
@@ -72,8 +70,8 @@ static void expect(const kvf_plan *plan, const char *name, int64_t boxes, int64_
                 if (box.run_bytes > found_longest) found_longest = box.run_bytes;
             }
     if (info.boxes != boxes || found_loops != loops || found_longest != longest || info.shortest_run_bytes != shortest)
-        fail_msg("%s: %" PRId64 " boxes, %" PRId64 " loops, runs %" PRId64 " to %" PRId64, name, info.boxes, found_loops,
-                 info.shortest_run_bytes, found_longest);
+        fail_msg("%s: %" PRId64 " boxes, %" PRId64 " loops, runs %" PRId64 " to %" PRId64, name, info.boxes,
+                 found_loops, info.shortest_run_bytes, found_longest);
     if (info.plan_bytes > 2048 + info.patches * (int64_t)sizeof(struct kvf_patch) + 200 * info.boxes)
         fail_msg("%s: %" PRId64 " bytes of memory", name, info.plan_bytes);
 }
@@ -92,11 +90,12 @@ static const struct row {
     {"heads-first from tokens-first, memory per layer", {.order = MEMORY_PER_LAYER, .tokens_first = true},
      {.order = MEMORY_PER_LAYER}, 80, 3, 256, 256},
     {"TP1 to TP4, heads-first", {0}, {.first = 2, .units = 2}, 1, 1, 8192, 8192},
-    {"TP1 to TP4, tokens-first", {.tokens_first = true}, {.first = 6, .units = 2, .tokens_first = true}, 1, 1, 512, 512},
+    {"TP1 to TP4, tokens-first", {.tokens_first = true}, {.first = 6, .units = 2, .tokens_first = true}, 1, 1, 512,
+     512},
     {"TP1 to TP4, mixed", {.tokens_first = true}, {.units = 2}, 1, 3, 256, 256},
     {"6 heads, 2 of 4 ranks' to 2 of 3's", {.heads = 6, .units = 2}, {.heads = 6, .units = 2}, 1, 0, 1310720, 1310720},
-    {"6 heads, 1 of 4 ranks' to 2 of 3's", {.heads = 6, .first = 5, .units = 1}, {.heads = 6, .first = 4, .units = 2}, 1, 1,
-     4096, 4096},
+    {"6 heads, 1 of 4 ranks' to 2 of 3's", {.heads = 6, .first = 5, .units = 1},
+     {.heads = 6, .first = 4, .units = 2}, 1, 1, 4096, 4096},
     {"block 16 to 64, heads-first", {0}, {.tokens = 64}, 1, 1, 4096, 4096},
     {"block 16 to 64, tokens-first", {.tokens_first = true}, {.tokens = 64, .tokens_first = true}, 1, 1, 32768, 32768},
     {"block 64 to 16, tokens-first to heads-first", {.tokens = 64, .tokens_first = true}, {0}, 1, 3, 256, 256},
@@ -105,8 +104,8 @@ static const struct row {
     {"DCP 4, stripe 1, tokens-first", {.tokens_first = true},
      {.stripes = 4, .stripe = 1, .stripe_tokens = 1, .tokens_first = true}, 1, 2, 2048, 2048},
     {"CP 4, stripe = block", {0}, {.stripes = 4, .stripe = 3, .stripe_tokens = 16}, 1, 0, 5242880, 5242880},
-    {"DCP 2 to 3, stripe 1, block 16", {.stripes = 2, .stripe_tokens = 1}, {.stripes = 3, .stripe_tokens = 1}, 4, 2, 256,
-     256},
+    {"DCP 2 to 3, stripe 1, block 16", {.stripes = 2, .stripe_tokens = 1}, {.stripes = 3, .stripe_tokens = 1}, 4, 2,
+     256, 256},
     {"DCP 2 to 3, stripe 1, block 12", {.tokens = 12, .stripes = 2, .stripe_tokens = 1},
      {.tokens = 12, .stripes = 3, .stripe_tokens = 1}, 2, 2, 256, 256},
     {"DCP 4, stripe 2, block 64, transposed with a head cut, memory per layer",
@@ -115,8 +114,8 @@ static const struct row {
     {"DCP 4, stripe 2, block 64, transposed with a head cut, padded layers",
      {.tokens = 64, .order = PADDED_LAYERS, .tokens_first = true},
      {.tokens = 64, .order = PADDED_LAYERS, .units = 2, .stripes = 4, .stripe_tokens = 2}, 80, 4, 256, 256},
-    {"kernel blocks of 16 under ids of 128, to 128", {.order = LAYER_FIRST, .slots_per_block = 8}, {.tokens = 128}, 1, 2,
-     4096, 4096},
+    {"kernel blocks of 16 under ids of 128, to 128", {.order = LAYER_FIRST, .slots_per_block = 8}, {.tokens = 128}, 1,
+     2, 4096, 4096},
 };
 
 static void test_rows(void **state)
@@ -199,7 +198,8 @@ static void test_fused_rows(void **state)
     kit_group(&src, 16);
     for (int64_t i = 0; i < 2; i++) {
         kit_init(&dst[i]);
-        for (int64_t pool = 0; pool <= i; pool++) kit_pool(&dst[i], kit_memory(&dst[i]), 0, 80 * (i ? 16384 : 32768), 64);
+        for (int64_t pool = 0; pool <= i; pool++)
+            kit_pool(&dst[i], kit_memory(&dst[i]), 0, 80 * (i ? 16384 : 32768), 64);
         kit_group(&dst[i], 16);
     }
     for (int64_t v = 0; v < 2; v++) {
