@@ -24,7 +24,8 @@ enum { AHEAD_RUNS = 16, STREAM_RUN_BYTES = 256 };
 
 /* Fetches the run that comes AHEAD_RUNS runs later, so that it is there when its turn comes. Inlined by force: gcc
  * takes a function that only fetches for one without effect, and drops its calls. */
-__attribute__((always_inline)) static inline void prefetch_ahead(const struct bench_runs *runs, const char *src, int64_t block, int64_t run)
+__attribute__((always_inline)) static inline void prefetch_ahead(const struct bench_runs *runs, const char *src,
+                                                                 int64_t block, int64_t run)
 {
     run += AHEAD_RUNS;
     if (run >= runs->runs_per_block) {
