@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/error.h"
+#include "transport/loop/loop.h"
+#include "transport/shm/shm.h"
+
+const struct kvfi_transport_ops *kvfi_transport_find(const char *name)
+{
+    static const struct kvfi_transport_ops *const all[] = {&kvfi_loop_ops, &kvfi_shm_ops};
+    const struct kvfi_transport_ops *found = NULL;
+
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (strcmp(all[i]->name, name) == 0) found = all[i];
+    }
+    return found;
+}
+
+enum kvf_status kvfi_no_ranges(struct kvfi_transport *transport, uint64_t peer, const struct kvfi_range *ranges,
+                               size_t count, uint64_t cookie, struct kvf_error *error)
+{
+    (void)transport, (void)peer, (void)ranges, (void)count, (void)cookie;
+    return kvfi_fail(error, KVF_ERR_NOT_SUPPORTED, "this transport moves chunks of a plan, not plain ranges");
+}
