@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One suite for every transport: `conformance_test NAME` runs it over one row of this table. A new transport is one line
+ * here and one in meson.build. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cases.h"
+
+static const struct subject subjects[] = {
+    {"loop", "loop", NULL, true, false, false},
+    {"shm", "shm", NULL, true, true, false},
+    {"shm_remote", "shm", NULL, false, true, false},
+};
+
+const struct subject *subject;
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(case_whole),
+    cmocka_unit_test(case_shapes),
+    cmocka_unit_test(case_layer_by_layer),
+    cmocka_unit_test(case_token_chunks),
+    cmocka_unit_test(case_layers_and_tokens),
+    cmocka_unit_test(case_many_grants),
+    cmocka_unit_test(case_nothing_to_move),
+    cmocka_unit_test(case_big),
+    cmocka_unit_test(case_unarmed),
+    cmocka_unit_test(case_another_writer),
+    cmocka_unit_test(case_wrong_bytes),
+    cmocka_unit_test(case_covered_twice),
+    cmocka_unit_test(case_outside_of_the_grant),
+    cmocka_unit_test(case_last_too_early),
+    cmocka_unit_test(case_armed_twice),
+    cmocka_unit_test(case_disarmed_before),
+    cmocka_unit_test(case_disarmed_after),
+    cmocka_unit_test(case_disarmed_in_mid_bytes),
+    cmocka_unit_test(case_aborted),
+    cmocka_unit_test(case_disconnected),
+    cmocka_unit_test(case_source_closes),
+    cmocka_unit_test(case_destination_closes),
+    cmocka_unit_test(case_source_killed),
+    cmocka_unit_test(case_destination_killed),
+    cmocka_unit_test(case_restarted_destination),
+    cmocka_unit_test(case_nobody_listens),
+    cmocka_unit_test(case_bad_endpoints),
+    cmocka_unit_test(case_closed_while_connecting),
+};
+
+int main(int argc, char **argv)
+{
+    int failures = 1;
+
+    for (size_t i = 0; i < sizeof subjects / sizeof subjects[0]; i++) {
+        if (argc > 1 && strcmp(subjects[i].name, argv[1]) == 0) subject = &subjects[i];
+    }
+    if (!subject) {
+        fprintf(stderr, "usage: conformance_test NAME [TEST]\n");
+        goto done;
+    }
+    if (argc > 2) cmocka_set_test_filter(argv[2]);
+    failures = cmocka_run_group_tests_name(subject->name, tests, NULL, NULL);
+done:
+    return failures;
+}
