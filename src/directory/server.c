@@ -163,12 +163,13 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
 
 /* ---- open and close ---- */
 
-static int64_t wall_clock_ms(void)
+/** Epochs count from here, so that they rise across restarts too. */
+static int64_t wall_clock_us(void)
 {
     struct timespec now;
 
     clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
 static enum kvf_status check_options(const struct kvf_directory_options *options, struct kvf_error *error)
@@ -221,7 +222,7 @@ enum kvf_status kvf_directory_open(const struct kvf_directory_options *options, 
         goto done;
     }
     kvfi_log_init(&directory->log, &own.log);
-    kvfi_registry_init(&directory->service.registry, own.lease_ns, own.max_ranks, wall_clock_ms());
+    kvfi_registry_init(&directory->service.registry, own.lease_ns, own.max_ranks, wall_clock_us());
     directory->service.opened_ns = kvfi_now_ns();
     status = start(directory, &own, error);
     if (status != KVF_OK) goto done;
