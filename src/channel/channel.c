@@ -101,7 +101,8 @@ static enum kvf_status open_router(struct kvfi_channel *channel, const struct kv
     if (options->port < 0 || options->port > 65535)
         return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "channel: port is %d, expected 0 to 65535", options->port);
     channel->context = zmq_ctx_new();
-    if (!channel->context) return kvfi_fail(error, KVF_ERR_SYSTEM, "channel: no ZeroMQ context: %s", zmq_strerror(errno));
+    if (!channel->context)
+        return kvfi_fail(error, KVF_ERR_SYSTEM, "channel: no ZeroMQ context: %s", zmq_strerror(errno));
     zmq_ctx_set(channel->context, ZMQ_MAX_SOCKETS, MOST_SOCKETS);
     status = kvfi_socket_open(channel->context, ZMQ_ROUTER, &channel->limits, &channel->router, error);
     if (status == KVF_OK)
@@ -295,7 +296,7 @@ static void refuse(struct kvfi_channel *channel, const struct kvfi_dialect *dial
     kvfi_fail(&error, KVF_ERR_PROTOCOL, "%s: %s", dialect->name, why);
     if (!channel->refusal_logged) {
         channel->refusal_logged = true;
-        kvfi_logf(channel->log, KVF_LOG_WARN, "channel %s: refused what a peer sent (%s); further ones are only counted",
+        kvfi_logf(channel->log, KVF_LOG_WARN, "channel %s: refused what a peer sent (%s); more are only counted",
                   channel->endpoint, error.text);
     }
     if (dialect->refuse) dialect->refuse(context, from, bytes, byte_count, &error);
@@ -353,7 +354,8 @@ static size_t take_from_peer(struct kvfi_channel *channel, const struct kvfi_dia
     size_t taken = 0;
 
     peer->pending = false;
-    while (taken < MESSAGES_PER_TURN && !peer->closed && take_one(channel, dialect, context, peer->socket, peer->number))
+    while (taken < MESSAGES_PER_TURN && !peer->closed &&
+           take_one(channel, dialect, context, peer->socket, peer->number))
         taken++;
     if (taken == MESSAGES_PER_TURN && !peer->closed) note_events(channel, peer->socket, &peer->pending);
     return taken;

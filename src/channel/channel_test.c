@@ -73,6 +73,11 @@ static struct kvfi_channel *open_channel(const struct kvfi_channel_options *opti
     return channel;
 }
 
+static int port_of(const char *endpoint)
+{
+    return (int)strtol(strrchr(endpoint, ':') + 1, NULL, 10);
+}
+
 static struct kvfi_route connect_to(struct kvfi_channel *channel, const char *endpoint)
 {
     struct kvfi_route route;
@@ -222,7 +227,8 @@ static void notices_that_an_asker_is_gone(void **state)
     assert_int_equal(kvfi_channel_send(client, &route, "a", 1, NULL), KVF_OK);
     run(&server, 1, NULL, 0);
     kvfi_channel_close(client, 0);
-    while (status == KVF_OK && kvfi_now_ns() < end_ns) status = kvfi_channel_send(server.channel, &server.from, "b", 1, &error);
+    while (status == KVF_OK && kvfi_now_ns() < end_ns)
+        status = kvfi_channel_send(server.channel, &server.from, "b", 1, &error);
     assert_int_equal(status, KVF_ERR_UNREACHABLE);
     assert_string_equal(error.text, "channel: the peer that this answers has gone");
     kvfi_channel_close(server.channel, 0);
@@ -239,7 +245,7 @@ static void connects_again(void **state)
     (void)state;
     assert_int_equal(kvfi_channel_send(client, &route, "one", 3, NULL), KVF_OK);
     run(&server, 1, NULL, 0);
-    options.port = (int)strtol(strrchr(kvfi_channel_endpoint(server.channel), ':') + 1, NULL, 10);
+    options.port = port_of(kvfi_channel_endpoint(server.channel));
     kvfi_channel_close(server.channel, 0);
     server = (struct inbox){.channel = open_channel(&options)};
     while (server.messages == 0) {
@@ -298,7 +304,7 @@ static void refuses_odd_messages(void **state)
 static int raw_connect(const char *endpoint)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-                                  .sin_port = htons((uint16_t)strtol(strrchr(endpoint, ':') + 1, NULL, 10))};
+                                  .sin_port = htons((uint16_t)port_of(endpoint))};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
 
     assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
@@ -341,7 +347,7 @@ static void outlives_raw_bytes(void **state)
 static void names_what_it_cannot_open(void **state)
 {
     struct kvfi_channel *first = open_channel(NULL), *second = NULL;
-    struct kvfi_channel_options options = {.port = (int)strtol(strrchr(kvfi_channel_endpoint(first), ':') + 1, NULL, 10)};
+    struct kvfi_channel_options options = {.port = port_of(kvfi_channel_endpoint(first))};
     struct kvfi_route route;
     struct kvf_error error;
     char wanted[128];

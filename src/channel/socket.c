@@ -75,7 +75,8 @@ enum kvf_status kvfi_socket_bind(void *socket, const char *host, int port, char 
 enum kvf_status kvfi_socket_connect(void *socket, const char *endpoint, struct kvf_error *error)
 {
     if (strncmp(endpoint, "tcp://", 6) != 0 || strlen(endpoint) > 511)
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "channel: endpoint \"%.100s\" is not tcp://HOST:PORT", endpoint);
+        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "channel: endpoint \"%.100s\" is not tcp://HOST:PORT",
+                         endpoint);
     if (zmq_connect(socket, endpoint) != 0)
         return kvfi_fail(error, errno == EINVAL ? KVF_ERR_INVALID_ARGUMENT : KVF_ERR_SYSTEM,
                          "channel: cannot connect to \"%s\": %s", endpoint, zmq_strerror(errno));

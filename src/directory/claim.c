@@ -98,7 +98,8 @@ static enum kvf_status read_claim(const struct kvfi_cursor *root, struct kvfi_cl
 
     if (status == KVF_OK) status = kvfi_json_key_int(root, "ranks_expected", 1, MAX_RANKS_EXPECTED,
                                                      &claim->ranks_expected);
-    if (status == KVF_OK) status = kvfi_clean_text_read(root, "model", 0, KVFI_DIRECTORY_MODEL_BYTES - 1, &claim->model);
+    if (status == KVF_OK)
+        status = kvfi_clean_text_read(root, "model", 0, KVFI_DIRECTORY_MODEL_BYTES - 1, &claim->model);
     if (status == KVF_OK && !json_is_object(endpoints.value)) status = kvfi_cursor_expected(&endpoints, "an object");
     if (status == KVF_OK)
         status = kvfi_clean_text_read(&endpoints, "channel", 1, KVFI_DIRECTORY_CHANNEL_BYTES - 1, &claim->channel);

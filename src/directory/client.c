@@ -259,8 +259,8 @@ enum kvf_status kvfi_directory_client_register(struct kvfi_directory_client *cli
     kvfi_claim_write(&claim, false, &request->body);
     kvfi_claim_write(&claim, true, &request->key_body);
     if (request->body.count > KVFI_DIRECTORY_MAX_BODY_BYTES) {
-        status = kvfi_fail(error, KVF_ERR_LIMIT, "registration has %zu bytes, a directory takes %d", request->body.count,
-                           KVFI_DIRECTORY_MAX_BODY_BYTES);
+        status = kvfi_fail(error, KVF_ERR_LIMIT, "registration has %zu bytes, a directory takes %d",
+                           request->body.count, KVFI_DIRECTORY_MAX_BODY_BYTES);
         goto done;
     }
     status = post(client, request, error);

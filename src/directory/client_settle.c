@@ -136,7 +136,8 @@ static void lose(struct kvfi_directory_client *client, enum kvf_status status, c
 static void register_anew(struct kvfi_directory_client *client, struct kvfi_directory_request *request,
                           int64_t now_ns)
 {
-    kvfi_logf(client->log, KVF_LOG_INFO, "directory %s does not know this rank any more: registering anew", client->url);
+    kvfi_logf(client->log, KVF_LOG_INFO, "directory %s does not know this rank any more: registering anew",
+              client->url);
     request->kind = KVFI_REQUEST_REGISTER_ANEW;
     request->tries = 0;
     request->next_try_ns = now_ns;
@@ -149,7 +150,8 @@ static void register_anew(struct kvfi_directory_client *client, struct kvfi_dire
 static void note_trouble(struct kvfi_directory_client *client, const char *text, int64_t now_ns)
 {
     if (client->kept.next_renew_ns > now_ns + TROUBLE_PAUSE_NS) client->kept.next_renew_ns = now_ns + TROUBLE_PAUSE_NS;
-    if (!client->kept.in_trouble) kvfi_logf(client->log, KVF_LOG_WARN, "directory registration is not renewed: %s", text);
+    if (!client->kept.in_trouble)
+        kvfi_logf(client->log, KVF_LOG_WARN, "directory registration is not renewed: %s", text);
     client->kept.in_trouble = true;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The client against a directory in this process: register, query, withdraw, renewals, restarts, takeovers, failures. */
+/* The client against a directory in this process: register, query, withdraw, renew, restarts, takeovers, failures. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -62,8 +62,8 @@ static struct kvfi_directory_result next_result(struct kvfi_directory_client *cl
     return result;
 }
 
-static struct kvfi_directory_result register_rank(struct kvfi_directory_client *client, const char *instance, int64_t tp,
-                                                  uint64_t incarnation, int64_t expected)
+static struct kvfi_directory_result register_rank(struct kvfi_directory_client *client, const char *instance,
+                                                  int64_t tp, uint64_t incarnation, int64_t expected)
 {
     kvf_holdings *holdings = make_holdings(3);
     struct kvfi_registration registration = {

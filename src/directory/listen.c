@@ -32,7 +32,8 @@ static enum kvf_status split_address(const char *listen, char host[HOST_BYTES], 
     if (host_bytes == 0 || host_bytes >= HOST_BYTES || port_bytes == 0 || port_bytes > 5 ||
         strspn(colon + 1, "0123456789") != port_bytes || strtol(colon + 1, NULL, 10) > 65535)
         return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT,
-                         "directory: address \"%.100s\" is not HOST:PORT or [IPV6]:PORT with a port of 0 to 65535", listen);
+                         "directory: address \"%.100s\" is not HOST:PORT or [IPV6]:PORT with a port of 0 to 65535",
+                         listen);
     memcpy(host, start, host_bytes);
     host[host_bytes] = '\0';
     memcpy(port, colon + 1, port_bytes + 1);

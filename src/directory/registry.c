@@ -133,8 +133,8 @@ static void start_lease(struct kvfi_registry *registry, struct kvfi_registry_ran
 /* ---- register ---- */
 
 /** Compares a claim with what another rank of the instance said. A rank that is alone may change its mind. */
-static enum kvf_status check_claim(const struct kvfi_registry_instance *instance, const struct kvfi_registry_claim *claim,
-                                   struct kvf_error *error)
+static enum kvf_status check_claim(const struct kvfi_registry_instance *instance,
+                                   const struct kvfi_registry_claim *claim, struct kvf_error *error)
 {
     const struct kvf_rank *rank = &claim->rank, *other = NULL;
 
@@ -319,8 +319,9 @@ static enum kvf_status find_registration(struct kvfi_registry *registry, const s
                          key->instance, rank->pp, rank->cp, rank->tp);
     if ((*instance)->ranks[*slot].incarnation != key->incarnation)
         return kvfi_fail(error, KVF_ERR_STALE,
-                         "instance \"%s\" rank pp%" PRId64 ".cp%" PRId64 ".tp%" PRId64 " is held by incarnation %016" PRIx64
-                         ", not %016" PRIx64, key->instance, rank->pp, rank->cp, rank->tp,
+                         "instance \"%s\" rank pp%" PRId64 ".cp%" PRId64 ".tp%" PRId64
+                         " is held by incarnation %016" PRIx64 ", not %016" PRIx64, key->instance,
+                         rank->pp, rank->cp, rank->tp,
                          (*instance)->ranks[*slot].incarnation, key->incarnation);
     return KVF_OK;
 }

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/** Zeroed is empty. Once memory or `most_bytes` (0 = no bound) ran out, `failed` stays set and appending does nothing. */
+/** Zeroed is empty. Once memory or `most_bytes` (0 = no bound) ran out, `failed` stays set and appends do nothing. */
 struct kvfi_text {
     char *bytes; /* zero terminated once anything was appended */
     size_t count, capacity;

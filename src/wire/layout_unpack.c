@@ -112,8 +112,8 @@ static enum kvf_status read_run(struct reader *reader, const msgpack_object *obj
     if (status == KVF_OK && !is_run) run[3] = 1;
     if (status == KVF_OK && (run[3] < 1 || run[3] > KVFI_WIRE_MAX_PLACES - reader->places))
         status = kvfi_fail(reader->error, KVF_ERR_LIMIT,
-                           "layout: view %zu: a run of %" PRId64 " places after %" PRId64 ", at most %d are taken", view,
-                           run[3], reader->places, KVFI_WIRE_MAX_PLACES);
+                           "layout: view %zu: a run of %" PRId64 " places after %" PRId64 ", at most %d are taken",
+                           view, run[3], reader->places, KVFI_WIRE_MAX_PLACES);
     if (status == KVF_OK) reader->places += run[3];
     return status;
 }
@@ -179,8 +179,9 @@ static enum kvf_status read_view(struct reader *reader, const msgpack_object *ob
     if (status == KVF_OK) status = kvfi_object_text(&reader->arena, &items[1], &tag_rule, &view->tag, reader->error);
     for (size_t i = 0; i < VIEW_NUMBERS && status == KVF_OK; i++)
         if (!kvfi_object_integer(&items[2 + i], &n[i]))
-            status = kvfi_fail(reader->error, KVF_ERR_PROTOCOL, "layout: view %zu: number %zu is %s, expected an integer",
-                               index, i, kvfi_object_kind(&items[2 + i]));
+            status = kvfi_fail(reader->error, KVF_ERR_PROTOCOL,
+                               "layout: view %zu: number %zu is %s, expected an integer", index, i,
+                               kvfi_object_kind(&items[2 + i]));
     if (status != KVF_OK) return status;
     if (n[11] < 0 || n[11] > UINT32_MAX)
         return kvfi_fail(reader->error, KVF_ERR_PROTOCOL, "layout: view %zu: flags are %" PRId64 ", expected 32 bits",

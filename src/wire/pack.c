@@ -69,8 +69,8 @@ static const char *text_at(const void *place)
     return text ? text : "";
 }
 
-static enum kvf_status pack_name(msgpack_packer *packer, const char *text, int64_t min, int64_t max, const char *message,
-                                 const char *key, struct kvf_error *error)
+static enum kvf_status pack_name(msgpack_packer *packer, const char *text, int64_t min, int64_t max,
+                                 const char *message, const char *key, struct kvf_error *error)
 {
     size_t byte_count = strlen(text);
 
@@ -78,7 +78,8 @@ static enum kvf_status pack_name(msgpack_packer *packer, const char *text, int64
         return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT,
                          "%s: %s has %zu bytes, expected %" PRId64 " to %" PRId64, message, key, byte_count, min, max);
     if (!kvfi_text_is_clean(text, byte_count))
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "%s: %s has control characters or is not UTF-8", message, key);
+        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "%s: %s has control characters or is not UTF-8", message,
+                         key);
     pack_text(packer, text, byte_count);
     return KVF_OK;
 }
@@ -123,8 +124,8 @@ static enum kvf_status pack_group(msgpack_packer *packer, const struct kvf_id_li
     int64_t before = 0;
 
     if (list->first < 0)
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "pull: group %zu begins at block %" PRId64 ", expected 0 or more",
-                         group, list->first);
+        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT,
+                         "pull: group %zu begins at block %" PRId64 ", expected 0 or more", group, list->first);
     if (list->count > KVFI_WIRE_MAX_BYTES)
         return kvfi_fail(error, KVF_ERR_LIMIT, "pull: group %zu has %zu ids, a message takes fewer than %d", group,
                          list->count, KVFI_WIRE_MAX_BYTES);
@@ -136,8 +137,8 @@ static enum kvf_status pack_group(msgpack_packer *packer, const struct kvf_id_li
     for (size_t i = 0; i < list->count; i++) {
         if (list->ids[i] < -1 || list->ids[i] == INT64_MAX)
             return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT,
-                             "pull: group %zu id %zu is %" PRId64 ", expected -1 or more, and less than 2^63 - 1", group,
-                             i, list->ids[i]);
+                             "pull: group %zu id %zu is %" PRId64 ", expected -1 or more, and less than 2^63 - 1",
+                             group, i, list->ids[i]);
         msgpack_pack_int64(packer, list->ids[i] - before);
         before = list->ids[i];
     }
@@ -163,7 +164,8 @@ static enum kvf_status pack_transports(msgpack_packer *packer, const struct kvfi
     for (size_t i = 0; i < count && status == KVF_OK; i++) {
         msgpack_pack_map(packer, 2);
         pack_key(packer, "name");
-        status = pack_name(packer, text_at(&transports[i].name), 1, KVFI_WIRE_MAX_NAME, "pull", "transport name", error);
+        status = pack_name(packer, text_at(&transports[i].name), 1, KVFI_WIRE_MAX_NAME, "pull", "transport name",
+                           error);
         if (status != KVF_OK) break;
         pack_key(packer, "endpoint");
         status = pack_name(packer, text_at(&transports[i].endpoint), 0, KVFI_WIRE_MAX_ENDPOINT, "pull",
@@ -187,8 +189,8 @@ static enum kvf_status pack_number(msgpack_packer *packer, uint64_t value, const
                                    const char *message, struct kvf_error *error)
 {
     if (value < (uint64_t)field->min)
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "%s: %s is %" PRIu64 ", expected %" PRId64 " or more", message,
-                         field->key, value, field->min);
+        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "%s: %s is %" PRIu64 ", expected %" PRId64 " or more",
+                         message, field->key, value, field->min);
     msgpack_pack_uint64(packer, value);
     return KVF_OK;
 }

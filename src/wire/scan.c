@@ -83,7 +83,8 @@ enum kvf_status kvfi_wire_scan(const void *bytes, size_t byte_count, struct kvf_
         if (open[depth] == 0) break;
         open[depth]--;
         if (at == byte_count)
-            return kvfi_fail_at(error, KVF_ERR_PROTOCOL, (int64_t)at, "message ends after %zu bytes, in the middle", at);
+            return kvfi_fail_at(error, KVF_ERR_PROTOCOL, (int64_t)at, "message ends after %zu bytes, in the middle",
+                                at);
         if (!read_head(data + at, byte_count - at, &head) || head.bytes > byte_count - at ||
             head.children > byte_count - at - head.bytes)
             return kvfi_fail_at(error, KVF_ERR_PROTOCOL, (int64_t)at,
@@ -96,6 +97,7 @@ enum kvf_status kvfi_wire_scan(const void *bytes, size_t byte_count, struct kvf_
         if (head.container) open[++depth] = head.children;
     }
     if (at < byte_count)
-        return kvfi_fail_at(error, KVF_ERR_PROTOCOL, (int64_t)at, "message has %zu bytes after its end", byte_count - at);
+        return kvfi_fail_at(error, KVF_ERR_PROTOCOL, (int64_t)at, "message has %zu bytes after its end",
+                            byte_count - at);
     return KVF_OK;
 }

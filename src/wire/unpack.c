@@ -157,8 +157,8 @@ static enum kvf_status check_version(const msgpack_object *map, struct kvf_error
         !kvfi_object_integer(&map->via.map.ptr[0].val, &version))
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "message does not begin with its version");
     if (version != KVF_PROTOCOL_VERSION)
-        return kvfi_fail(error, KVF_ERR_VERSION, "message has protocol version %" PRId64 ", this side speaks %d", version,
-                         KVF_PROTOCOL_VERSION);
+        return kvfi_fail(error, KVF_ERR_VERSION, "message has protocol version %" PRId64 ", this side speaks %d",
+                         version, KVF_PROTOCOL_VERSION);
     return KVF_OK;
 }
 

@@ -23,7 +23,7 @@ static bool write_golden(const char *path, const struct kvfi_buffer *buffer)
 
     if (!file) return false;
     for (size_t i = 0; i < buffer->count; i++)
-        fprintf(file, "%02x%s", buffer->bytes[i], i % LINE_BYTES == LINE_BYTES - 1 || i + 1 == buffer->count ? "\n" : "");
+        fprintf(file, "%02x%s", buffer->bytes[i], (i + 1) % LINE_BYTES == 0 || i + 1 == buffer->count ? "\n" : "");
     return fclose(file) == 0;
 }
 

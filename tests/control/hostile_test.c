@@ -63,8 +63,8 @@ static json_t *base_message(const char *type)
     static const struct {
         const char *type, *text;
     } bases[] = {
-        {"hello", "{'v':1,'t':'hello','planner':1,'instance':'d','incarnation':1,'rank':[0,0,0,0,0],'host':'h','model':'',"
-                  "'peer':'p','peer_incarnation':0,'epoch':0,'peer_epoch':0,"
+        {"hello", "{'v':1,'t':'hello','planner':1,'instance':'d','incarnation':1,'rank':[0,0,0,0,0],'host':'h',"
+                  "'model':'','peer':'p','peer_incarnation':0,'epoch':0,'peer_epoch':0,"
                   "'layout':{'memories':[4096],'pools':[[0,0,256,16]],'groups':[[16,0,1,0,0]],"
                   "'views':[['k','f16',0,8,0,8,2,0,2,128,8,16,1,0,[[0,0,0]]]]}}"},
         {"hello_ack", "{'v':1,'t':'hello_ack','planner':1,'instance':'d','incarnation':1,'rank':[0,0,0,0,0],'host':'h',"
@@ -103,7 +103,8 @@ static const struct row rows[] = {
     {"ping", "{}", KVF_OK, NULL},
     {"ping", "{'later':[1,{'a':'b'}],'and':null,'more':1.5}", KVF_OK, NULL},
     {"ping", "{'sequence':null}", KVF_ERR_PROTOCOL, "ping: sequence is missing"},
-    {"ping", "{'sequence':-1}", KVF_ERR_PROTOCOL, "ping: sequence is a negative integer, expected an integer of 0 or more"},
+    {"ping", "{'sequence':-1}", KVF_ERR_PROTOCOL,
+     "ping: sequence is a negative integer, expected an integer of 0 or more"},
     {"ping", "{'sequence':1.0}", KVF_ERR_PROTOCOL, "ping: sequence is a float, expected an integer of 0 or more"},
     {"ping", "{'sequence':true}", KVF_ERR_PROTOCOL, "ping: sequence is a boolean, expected an integer of 0 or more"},
     /* texts */
@@ -111,7 +112,8 @@ static const struct row rows[] = {
     {"pull", "{'transfer':7}", KVF_ERR_PROTOCOL, "pull: transfer is an integer, expected a text"},
     {"pull", "{'transfer':'a\\u001b[2J'}", KVF_ERR_PROTOCOL, "pull: transfer has control characters or is not UTF-8"},
     {"pull", "{'transfer':'a\\u0085'}", KVF_ERR_PROTOCOL, "pull: transfer has control characters or is not UTF-8"},
-    {"pull", "{'plan':'0123456789ABCDEF0123456789abcdef'}", KVF_ERR_PROTOCOL, "pull: plan is not 32 lower-case hex digits"},
+    {"pull", "{'plan':'0123456789ABCDEF0123456789abcdef'}", KVF_ERR_PROTOCOL,
+     "pull: plan is not 32 lower-case hex digits"},
     {"pull", "{'plan':'0123'}", KVF_ERR_PROTOCOL, "pull: plan is not 32 lower-case hex digits"},
     {"pull", "{'plan':''}", KVF_OK, NULL},
     /* pull */
@@ -219,7 +221,8 @@ static void refuses_raw_bytes(void **state)
         {"no such type", "\xc1", 1, "message byte 0 (0xc1) starts nothing that fits in the 1 bytes left"},
         {"array of 2^32-1", "\xdd\xff\xff\xff\xff", 5,
          "message byte 0 (0xdd) starts nothing that fits in the 5 bytes left"},
-        {"map of 2^31", "\xdf\x80\x00\x00\x00", 5, "message byte 0 (0xdf) starts nothing that fits in the 5 bytes left"},
+        {"map of 2^31", "\xdf\x80\x00\x00\x00", 5,
+         "message byte 0 (0xdf) starts nothing that fits in the 5 bytes left"},
         {"text of 2^32-1", "\x81\xdb\xff\xff\xff\xff", 6,
          "message byte 1 (0xdb) starts nothing that fits in the 5 bytes left"},
         {"binary of 256", "\xc5\x01\x00", 3, "message byte 0 (0xc5) starts nothing that fits in the 3 bytes left"},

@@ -13,7 +13,8 @@ kvf_layout *sample_layout(void)
     static const int64_t memories[] = {307200, -1};
     static const struct kvf_pool pools[] = {{0, 0, 3072, 100}, {1, 64, 192, 8}};
     static const struct kvf_group groups[] = {{16, 0, 1, 0, 0}, {0, 0, 1, 0, 0}};
-    static const struct kvf_place k[] = {{0, 0, 0}, {1, 0, 512}, {2, 0, 1024}, {3, 0, 1536}, {4, 0, 2048}, {5, 0, 2560}};
+    static const struct kvf_place k[] = {{0, 0, 0}, {1, 0, 512}, {2, 0, 1024}, {3, 0, 1536}, {4, 0, 2048},
+                                         {5, 0, 2560}};
     static const struct kvf_place v[] = {{0, 0, 256}, {1, 0, 768}, {2, 0, 1280}, {3, 0, 1792}, {4, 0, 2304},
                                          {5, 0, 2816}};
     static const struct kvf_place ssm[] = {{6, 1, 128}, {7, 1, 0}};
@@ -43,7 +44,8 @@ static void fill_hello(struct kvfi_msg_hello *hello, kvf_layout *layout)
 {
     *hello = (struct kvfi_msg_hello){
         .planner_version = 1, .instance = "decode-0", .incarnation = 0xfedcba9876543210u, .rank = {0, 1, 0, 3, 300},
-        .host = "6a0b1c2d-0000-4000-8000-123456789abc net:4026531840", .model = "llama/\xc3\xbc", .peer_instance = "prefill-0",
+        .host = "6a0b1c2d-0000-4000-8000-123456789abc net:4026531840", .model = "llama/\xc3\xbc",
+        .peer_instance = "prefill-0",
         .peer_incarnation = 17, .epoch_own = 1700000000123, .epoch_peer = 1700000000456, .layout = layout};
     snprintf(hello->digest_own, sizeof hello->digest_own, "%s", DIGEST_OWN);
     snprintf(hello->digest_peer, sizeof hello->digest_peer, "%s", DIGEST_PEER);
@@ -89,7 +91,8 @@ void sample_message(enum kvfi_message_type type, kvf_layout *layout, struct kvfi
         message->end = (struct kvfi_msg_end){"request-42", 2, 4, 1048576, 4096, 3, KVF_OK, ""};
         break;
     case KVFI_MSG_FAILED:
-        message->end = (struct kvfi_msg_end){"request-42", 2, 4, 65536, 256, 1, KVF_ERR_EXPIRED, "offer expired after 60 s"};
+        message->end = (struct kvfi_msg_end){"request-42", 2, 4, 65536, 256, 1, KVF_ERR_EXPIRED,
+                                              "offer expired after 60 s"};
         break;
     case KVFI_MSG_IN_DOUBT:
         message->end = (struct kvfi_msg_end){"request-42", 2, 4, 0, 0, 0, KVF_ERR_IN_DOUBT, "a copy has not come back"};
