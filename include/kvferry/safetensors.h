@@ -47,9 +47,9 @@ KVF_API enum kvf_status kvf_safetensors_find(const kvf_safetensors *file, const 
 
 /** Makes the layout of a KV cache file: memory 0 is the whole file, one pool, one group, a view per K and V with a
  *  place per tensor. Up to 2,048 tokens lie in one block, whose id is 0. More are cut into blocks of equal length (the
- *  longest that divides the tokens), ids 0, 1, ... tokens / tokens_per_block - 1 of the layout's group, in order. Layers
- *  may start anywhere, but none between the first and the last may be missing; each must have k and v of one shape and
- *  dtype. Tensors of other names are left aside.
+ *  longest that divides the tokens), ids 0, 1, ... tokens / tokens_per_block - 1 of the layout's group, in order.
+ *  Layers may start anywhere, but none between the first and the last may be missing; each must have k and v of one
+ *  shape and dtype. Tensors of other names are left aside.
  *  @param out     returned to the caller (free with kvf_layout_release)
  *  @param tokens  written with the tokens the file holds
  *  @return KVF_OK; KVF_ERR_PARSE naming the tensor, expected and found ("layers.3.v: shape [353, 3, 32], expected

@@ -66,6 +66,11 @@ enum kvf_status kvfi_holdings_to_json(const kvf_holdings *holdings, json_t **out
             status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "holdings[%zu]: role and tag are not UTF-8", i);
             goto done;
         }
+        if (rows[i].layer_count > 0 && rows[i].layers[rows[i].layer_count - 1] == INT64_MAX) {
+            status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT,
+                               "holdings[%zu]: layer %" PRId64 " has no end in 64 bits", i, INT64_MAX);
+            goto done;
+        }
         ok = json_array_append_new(array, row_to_json(&rows[i])) == 0;
     }
     if (!ok) {
@@ -117,7 +122,7 @@ static enum kvf_status read_range(const struct kvfi_cursor *at, int64_t after, i
     for (size_t i = 0; i < 2 && status == KVF_OK; i++) {
         struct kvfi_cursor item = kvfi_cursor_item(at, i);
 
-        status = kvfi_json_int(&item, i ? range[0] + 1 : after, INT64_MAX, &range[i]);
+        status = kvfi_json_int(&item, i ? range[0] + 1 : after, i ? INT64_MAX : INT64_MAX - 1, &range[i]);
     }
 done:
     return status;

@@ -13,7 +13,7 @@
 #include "kvferry/layout.h"
 
 /** Makes the JSON of holdings. @param out  a new reference (json_decref). @return KVF_OK;
- *  KVF_ERR_INVALID_ARGUMENT when a role or tag is not UTF-8; KVF_ERR_NO_MEMORY */
+ *  KVF_ERR_INVALID_ARGUMENT when a role or tag is not UTF-8, or a layer is 2^63 - 1; KVF_ERR_NO_MEMORY */
 enum kvf_status kvfi_holdings_to_json(const kvf_holdings *holdings, json_t **out, struct kvf_error *error);
 
 /** Reads them back. The value may come from a peer: rows, layers and texts are bounded before anything is allocated.
