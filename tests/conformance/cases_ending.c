@@ -318,6 +318,7 @@ void case_restarted_destination(void **state)
     rig_init_connected(&rig, &kit);
     before = rig.dst_who;
     rig.ops->close(rig.dst);
+    rig.dst = NULL;
     rig_await_src(&rig, KVFI_TEV_PEER_DOWN, rig.peer);
     rig.dst_who.incarnation++;
     rig.dst = rig_open(&rig, false, NULL);
