@@ -239,7 +239,8 @@ KVF_API void kvf_binding_get_info(const kvf_binding *binding, struct kvf_binding
 /** Returns kvf_binding_info.bytes alone: costs nothing. Any thread, never fails. */
 KVF_API int64_t kvf_binding_bytes(const kvf_binding *binding);
 
-/** A move: up to five nested loops, outermost first, around one run. Offsets are into the side's memory. */
+/** A move: up to five nested loops, outermost first, around one run. Offsets are into the side's memory. Strides may be
+ *  negative: layers stored in the opposite order, a ring that laps. */
 struct kvf_move {
     int64_t src_memory, src_offset_bytes;
     int64_t dst_memory, dst_offset_bytes;

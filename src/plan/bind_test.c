@@ -11,8 +11,8 @@
 #define IDS(...) {(const int64_t[]){__VA_ARGS__}, sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), 0}
 #define NO_LIST {NULL, 2, 0}
 
-/** Blocks of 16 tokens of 64 bytes, 32 slots at the source and 8 at the destination; a state of 40 bytes in a group of its
- *  own with 4 slots. */
+/** Blocks of 16 tokens of 64 bytes, 32 slots at the source and 8 at the destination; a state of 40 bytes in a group of
+ * its own with 4 slots. */
 static void build(struct kit *kit, int64_t slots, int64_t tokens)
 {
     kit_init(kit);
@@ -200,7 +200,8 @@ static void test_partial(void **state)
         if (kvf_bind(plan, &request, &binding, &error) != KVF_OK) fail_msg("%s: %s", partials[i].name, error.text);
         kvf_binding_get_info(binding, &info);
         if (info.valid_tokens != partials[i].valid || info.first_missing != partials[i].missing)
-            fail_msg("%s: valid %" PRId64 ", missing %" PRId64, partials[i].name, info.valid_tokens, info.first_missing);
+            fail_msg("%s: valid %" PRId64 ", missing %" PRId64, partials[i].name, info.valid_tokens,
+                     info.first_missing);
         kvf_binding_destroy(binding);
         kvf_plan_release(plan);
     }

@@ -320,6 +320,31 @@ static void test_rings(void **state)
     kit_free(&src);
 }
 
+/** A lap of a ring ends a comb, even where both rings lap together; the two combs are one block run of negative step.
+ */
+static void test_lap(void **state)
+{
+    static const char *const moves[] = {"16 -> 16, (2, -16, -16), (2, 100, 200), 16"};
+    struct kvf_binding_info info;
+    kvf_binding *binding;
+    struct kit src, dst;
+    kvf_plan *plan;
+
+    (void)state;
+    ring(&src, 0, 16, 100);
+    ring(&dst, 0, 16, 200);
+    plan = kit_plan(&src, &dst, 0);
+    kit_expect_shape(plan, 0, 0, "(1, 1, 1, 16, whole)");
+    binding = kit_bind(plan, 8, 24, &KIT_IDS(0), &KIT_IDS(0), 0);
+    kvf_binding_get_info(binding, &info);
+    assert_int_equal(info.block_runs, 1);
+    kit_expect_moves(binding, moves, 1);
+    kvf_binding_destroy(binding);
+    kvf_plan_release(plan);
+    kit_free(&dst);
+    kit_free(&src);
+}
+
 /** Pages of whole layers in one row: `first` to `last`. */
 static void row_of_layers(struct kit *kit, int64_t base, int64_t first, int64_t last)
 {
@@ -477,6 +502,7 @@ int main(void)
         cmocka_unit_test(test_conv_sections),
         cmocka_unit_test(test_ssm),
         cmocka_unit_test(test_rings),
+        cmocka_unit_test(test_lap),
         cmocka_unit_test(test_packed_rows),
         cmocka_unit_test(test_padding_options),
         cmocka_unit_test(test_region_of_two_groups),
