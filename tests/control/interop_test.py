@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Another implementation of kvferry/1 (pyzmq and msgpack) talks to the channel of this one.
 
-    interop_test.py GOLDEN_FOLDER CONTROL_PEER
+    interop_test.py GOLDEN_FOLDER CONTROL_PEER WIRE_PAGE
 """
 import pathlib
+import re
 import subprocess
 import sys
 import unittest
@@ -14,6 +15,7 @@ import zmq
 
 GOLDEN = pathlib.Path(sys.argv[1])
 PEER = sys.argv[2]
+PAGE = pathlib.Path(sys.argv[3])
 TIMEOUT_MS = 20000
 
 
@@ -31,6 +33,17 @@ class GoldenFiles(unittest.TestCase):
                 self.assertEqual(list(message)[:2], ["v", "t"])
                 self.assertEqual((message["v"], message["t"]), (1, name))
                 self.assertEqual(msgpack.packb(message), golden(name))
+
+    def test_each_key_is_on_the_page(self):
+        sections = {}
+        for section in PAGE.read_text(encoding="utf-8").split("\n### ")[1:]:
+            title, text = section.split("\n", 1)
+            for name in title.split(", "):
+                sections[name] = set(re.findall(r"`(\w+)`", text))
+        for path in sorted(GOLDEN.glob("*.hex")):
+            with self.subTest(path.stem):
+                keys = set(msgpack.unpackb(golden(path.stem))) - {"v", "t"}
+                self.assertEqual(keys - sections[path.stem], set())
 
     def test_ids_are_differences(self):
         ids, before = [], 0
