@@ -216,7 +216,9 @@ typedef struct kvf_binding kvf_binding;
  *  @param out  returned to the caller (free with kvf_binding_destroy); written on success only
  *  @return KVF_OK; KVF_ERR_IDS naming group, index and value (below -1, not below slots, repeated, source hole under a
  *          destination id, destination too short); KVF_ERR_OUT_OF_RANGE (range not aligned to the grain, or longer
- *          than a ring retains: "positions both rings retain"); KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY */
+ *          than a ring retains: "positions both rings retain"); KVF_ERR_LIMIT (runs of positions, shapes);
+ *          KVF_ERR_OVERFLOW; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NEWER_OPTION; KVF_ERR_NO_MEMORY
+ *  Cost: one step per run of positions that two slots share, never per token. Any thread, never blocks. */
 KVF_API enum kvf_status kvf_bind(const kvf_plan *plan, const struct kvf_bind_request *request, kvf_binding **out,
                                  struct kvf_error *error);
 
