@@ -42,10 +42,14 @@ KVF_API const char *kvf_instance_model_fingerprint(const kvf_instance *instance)
 KVF_API void kvf_instance_grid(const kvf_instance *instance, int64_t *pp, int64_t *cp, int64_t *tp);
 
 /** Writes one layout, fully spelled out, as JSON text. Parsing it again gives an equal layout.
- *  @param out_text  returned to the caller (free with kvf_text_free), zero terminated */
+ *  @param out_text  returned to the caller (free with kvf_text_free), zero terminated
+ *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT when a role or tag is not UTF-8; KVF_ERR_LIMIT when the text is larger than
+ *          what would be read again (64 MiB); KVF_ERR_NO_MEMORY */
 KVF_API enum kvf_status kvf_layout_to_json(const kvf_layout *layout, char **out_text, struct kvf_error *error);
 
-/** Parses what kvf_layout_to_json writes (the `layout` object of the schema, shorthands allowed). */
+/** Parses what kvf_layout_to_json writes (the `layout` object of the schema, shorthands allowed). Statuses as
+ *  kvf_instance_parse.
+ *  @param out  returned to the caller (free with kvf_layout_release) */
 KVF_API enum kvf_status kvf_layout_from_json(const char *text, size_t text_bytes, kvf_layout **out,
                                              struct kvf_error *error);
 

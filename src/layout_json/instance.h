@@ -7,7 +7,7 @@
 #include "layout_json/template.h"
 
 /** Most ranks of one instance, and most places in the layouts of all of them. */
-enum { KVFI_MAX_RANKS = 4096, KVFI_MAX_INSTANCE_PLACES = 2097152 };
+enum { KVFI_MAX_RANKS = 4096, KVFI_MAX_INSTANCE_PLACES = 1048576 };
 
 struct kvfi_instance_rank {
     struct kvf_rank rank;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One layout as JSON and back. Written fully spelled out: every field of the public structs, no rules. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/error.h"
 #include "layout_json/instance.h"
 #include "layout_json/json_print.h"
@@ -104,6 +107,7 @@ enum kvf_status kvf_layout_to_json(const kvf_layout *layout, char **out_text, st
 {
     const struct kvf_layout_spec *spec = kvf_layout_get_spec(layout);
     enum kvf_status status = KVF_OK;
+    char *text = NULL;
     json_t *root;
 
     for (size_t i = 0; i < spec->view_count; i++) {
@@ -114,8 +118,17 @@ enum kvf_status kvf_layout_to_json(const kvf_layout *layout, char **out_text, st
     }
     root = json_pack("{s:o, s:o, s:o, s:o}", "memories", memories_to_json(spec), "pools", pools_to_json(spec),
                      "groups", groups_to_json(spec), "views", views_to_json(spec));
-    status = kvfi_json_print(root, "layout", out_text, error);
+    status = kvfi_json_print(root, "layout", &text, error);
+    if (status != KVF_OK) goto done;
+    if (strlen(text) > kvfi_layout_json_limits.max_bytes) {
+        status = kvfi_fail(error, KVF_ERR_LIMIT, "layout: its JSON has %zu bytes, at most %zu would be read again",
+                           strlen(text), kvfi_layout_json_limits.max_bytes);
+        goto done;
+    }
+    *out_text = text;
+    text = NULL;
 done:
+    free(text);
     return status;
 }
 

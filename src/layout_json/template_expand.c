@@ -150,7 +150,7 @@ static enum kvf_status measure_views(struct expansion *x, int64_t *places_left)
         }
         if (all > *places_left || all > (int64_t)(KVF_LAYOUT_MAX_PLACES - x->place_count)) {
             status = kvfi_fail(x->error, KVF_ERR_LIMIT,
-                               "views[%zu]: too many layers in all views and ranks, at most %d in a layout", i,
+                               "views[%zu]: too many layers in all views and ranks, at most %d", i,
                                KVF_LAYOUT_MAX_PLACES);
             goto done;
         }

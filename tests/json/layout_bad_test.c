@@ -117,8 +117,8 @@ static const struct row rows[] = {
     {"too many chunks", MINE("128,", "131072, 'chunk_bytes': 1,",
      VIEW0 ".chunk_bytes: 131072 bytes do not divide into at "
                              "most 65536 chunks of 1", "1,")},
-    {"too many places", LIBRARY, rules, LAYERS, ", 'layers': {'count': 600000}", KVF_ERR_LIMIT,
-     "rank pp 1 cp 0 tp 1: views[0]: too many layers in all views and ranks, at most 1048576 in a layout", "{'pools'"},
+    {"too many places", LIBRARY, rules, LAYERS, ", 'layers': {'count': 1000000}", KVF_ERR_LIMIT,
+     "rank pp 0 cp 0 tp 1: views[0]: too many layers in all views and ranks, at most 1048576", "{'pools'"},
 
     /* keys */
     {"mistyped key", BOTH("row_bytes", "row_byte", VIEW0 ": unknown key 'row_byte', did you mean 'row_bytes'?",

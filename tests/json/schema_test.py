@@ -46,8 +46,8 @@ for name, text in good.items():
     errors = [error.message for error in validator.iter_errors(json.loads(text))]
     check(not errors, f"{name}: the schema says {errors}")
 
-rows = [json.loads(line) for line in subprocess.run([BAD, "--print"], stdout=subprocess.PIPE, check=True).stdout.split(b"\n")
-        if line]
+printed = subprocess.run([BAD, "--print"], stdout=subprocess.PIPE, check=True).stdout
+rows = [json.loads(line) for line in printed.split(b"\n") if line]
 seen = 0
 for row in rows:
     takes, story = parser_takes(row["text"])
