@@ -197,6 +197,78 @@ static void test_places(void **state)
     kvf_layout_release(layout);
 }
 
+/* Units or bytes in two views, of which only the second one's layers 3 and 7 share a place. */
+static kvf_layout *half_shared_place(bool cut_units)
+{
+    const int64_t memory_bytes = -1;
+    const struct kvf_pool pool = {0, 0, 512, 4};
+    const struct kvf_group group = {16, 0, 1, 0, 0};
+    const struct kvf_place apart[] = {{3, 0, 4096}, {7, 0, 8192}}, shared[] = {{3, 0, 0}, {7, 0, 0}};
+    struct kvf_view views[2];
+    struct kvf_layout_spec spec;
+    kvf_layout *layout = NULL;
+
+    for (int i = 0; i < 2; i++) {
+        views[i] = (struct kvf_view){.role = "k", .tag = "bf16", .row_bytes = 16, .byte_count = cut_units ? 16 : 8,
+                                     .byte_first = cut_units ? 0 : 8 * i, .unit_total = 4,
+                                     .unit_first = cut_units ? 2 * i : 0, .unit_count = cut_units ? 2 : 4,
+                                     .unit_stride_bytes = cut_units ? 16 : 8, .entry_stride_bytes = 32, .entries = 16,
+                                     .slots_per_block = 1, .places = i ? shared : apart, .place_count = 2};
+    }
+    kvf_layout_spec_init(&spec, sizeof spec);
+    spec.memory_bytes = &memory_bytes;
+    spec.pools = &pool;
+    spec.groups = &group;
+    spec.views = views;
+    spec.memory_count = spec.pool_count = spec.group_count = 1;
+    spec.view_count = 2;
+    assert_int_equal(kvf_layout_create(&spec, &layout, NULL), KVF_OK);
+    return layout;
+}
+
+/* Only senders to the shared place matter: those of the other view may differ from layer to layer. */
+static void test_places_of_parts(void **state)
+{
+    static const struct { const char *name; bool cut_units; int split; } rows[] = {
+        {"units, other view differs", true, 0}, {"units, shared place differs", true, 1},
+        {"bytes, other view differs", false, 0}, {"bytes, shared place differs", false, 1},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        static struct test_instance src, dst;
+        kvf_layout *layout = half_shared_place(rows[i].cut_units);
+        struct kvf_error error = {0};
+        kvf_election *election = NULL;
+        kvf_holdings *holdings = NULL;
+        struct test_row half[2];
+
+        for (int j = 0; j < 2; j++) {
+            half[j] = test_units("k", 4, rows[i].cut_units ? 2 * j : 0, rows[i].cut_units ? 2 : 4, 8);
+            half[j].byte_first = rows[i].cut_units ? 0 : 8 * j;
+            half[j].byte_count = rows[i].cut_units ? 16 : 8;
+        }
+        test_add(&src, (struct kvf_rank){.tp = 2}, &half[!rows[i].split], 1);
+        half[rows[i].split].layer_count = 4;
+        test_add(&src, (struct kvf_rank){.tp = 0}, &half[rows[i].split], 1);
+        half[rows[i].split].layer_first = 4;
+        test_add(&src, (struct kvf_rank){.tp = 1}, &half[rows[i].split], 1);
+        assert_int_equal(kvf_holdings_from_layout(layout, &holdings, NULL), KVF_OK);
+        dst.members[dst.count++] = (struct kvf_member){{0}, holdings};
+        if (kvf_elect(src.members, 3, dst.members, 1, 0, &election, &error) != KVF_OK) fail_msg("%s", error.text);
+        if (kvf_election_check_places(election, layout, &error) != (rows[i].split ? KVF_ERR_INCOMPATIBLE : KVF_OK)) {
+            fail_msg("%s: %s", rows[i].name, error.text);
+        }
+        if (rows[i].split) {
+            assert_string_equal(error.text, "layers 3 and 7 share one place here but come from ranks 1 and 2");
+        }
+        kvf_election_destroy(election);
+        kvf_layout_release(layout);
+        test_fini(&src);
+        test_fini(&dst);
+    }
+}
+
 static uint64_t random_state;
 
 static int64_t pick(int64_t first, int64_t last)
@@ -322,7 +394,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rules), cmocka_unit_test(test_skipped), cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_places), cmocka_unit_test(test_every_cell_once), cmocka_unit_test(test_many_ranks),
+        cmocka_unit_test(test_places), cmocka_unit_test(test_places_of_parts),
+        cmocka_unit_test(test_every_cell_once), cmocka_unit_test(test_many_ranks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,7 +2,7 @@
 /** @file case.h  One random case of the property test: a model, two instances, a request.
  *
  *  generate.c draws the case, storage.c lays out each rank's memory, oracle.c says from the layout's formula alone
- *  which byte of which rank holds which coordinate, check.c compares what the library moves with that.
+ *  which byte of which rank holds which coordinate, check.c and pair.c compare what the library moves with that.
  */
 #ifndef PROPERTY_CASE_H
 #define PROPERTY_CASE_H
@@ -111,6 +111,7 @@ struct prop_case {
     int64_t token_begin, token_end, request_tokens;
     int64_t grain; /* in tokens, of all roles */
     bool ring;     /* some role has a ring on one side */
+    bool partial;  /* the destination's lists end early, and binding is told so */
     size_t destination;
     int spoil; /* 0, or what is made wrong in the expectation, to see that it is noticed: see check.c */
 };

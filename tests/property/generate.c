@@ -55,6 +55,7 @@ static void draw_model(struct prop_case *c)
     c->role_count = positional + (draw_one_in(&c->draw, 3) ? 1 : 0);
     for (size_t i = 0; i < c->role_count; i++) draw_role(c, i, i >= positional);
     c->ring = draw_one_in(&c->draw, 8);
+    c->partial = !c->ring && draw_one_in(&c->draw, 8);
 }
 
 /* ---- one side ---- */
@@ -375,6 +376,11 @@ static void draw_destination_holes(struct prop_case *c)
 {
     struct rank *rank = &c->dst.ranks[c->destination];
 
+    for (size_t group = 0; group < c->dst.group_count && c->partial; group++) {
+        struct kvf_id_list *list = &rank->lists[group];
+
+        if (c->dst.groups[group].tokens_per_block) list->count = (size_t)draw_int(&c->draw, 0, (int64_t)list->count);
+    }
     if (!draw_one_in(&c->draw, 4)) return;
     for (size_t group = 0; group < c->dst.group_count; group++) {
         for (size_t i = 0; i < rank->lists[group].count && c->dst.groups[group].tokens_per_block; i++) {
