@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** @file block.h  The blocks of one offer or one pull, as a whole: when may they be reused? Freeing asks nothing else.
  *
- *  An *access* is a writer that was asked (pull) or a destination that reads (offer). The *owner* is the transfer or the
+ *  An *access* is a writer that was asked (pull) or a destination that reads (offer). The *owner* is the transfer or
+ *  the
  *  offer. The blocks are reusable once the owner has ended and no access is left.
  */
 #ifndef KVFI_LIFE_BLOCK_H

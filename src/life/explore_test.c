@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random walks: whole pulls and whole offers under events in any order, with the promises to the user checked after each step. */
+/* Random walks: whole pulls and whole offers under events in any order, with the promises to the user checked after
+ * each step. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>

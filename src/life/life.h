@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** @file life.h  What all state machines share: an event comes in, a verdict and a few actions go out.
  *
- *  Each machine is a small struct and one step function. A step is a pure function of the struct, the event and the time
- *  in it: it changes nothing but the struct, and the owner carries out the actions in the order given. An event that has no
+ *  Each machine is a small struct and one step function. A step is a pure function of the struct, the event and the
+ *  time
+ *  in it: it changes nothing but the struct, and the owner carries out the actions in the order given. An event that
+ *  has no
  *  meaning in a state changes nothing and is answered IGNORED (late or doubled: harmless) or VIOLATION (the other side
  *  broke the protocol: worth a line in the log). So every event may be fed in every state.
  */

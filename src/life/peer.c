@@ -89,6 +89,16 @@ static enum kvfi_verdict on_restart(struct kvfi_peer_life *peer, struct kvfi_act
     return KVFI_TAKEN;
 }
 
+static enum kvfi_verdict on_epoch(struct kvfi_peer_life *peer, struct kvfi_actions *actions)
+{
+    if (peer->state != KVFI_PEER_READY && peer->state != KVFI_PEER_REFUSED)
+        return KVFI_IGNORED;
+    peer->state = KVFI_PEER_UNKNOWN;
+    peer->retried = false;
+    kvfi_act(actions, KVFI_PEER_DO_FORGET);
+    return KVFI_TAKEN;
+}
+
 enum kvfi_verdict kvfi_peer_step(struct kvfi_peer_life *peer, const struct kvfi_life_event *event,
                                  struct kvfi_actions *actions)
 {
@@ -100,6 +110,8 @@ enum kvfi_verdict kvfi_peer_step(struct kvfi_peer_life *peer, const struct kvfi_
         return on_lost(peer, actions);
     case KVFI_PEER_ON_RESTART:
         return on_restart(peer, actions);
+    case KVFI_PEER_ON_EPOCH:
+        return on_epoch(peer, actions);
     default:
         return peer->state == KVFI_PEER_GREETING ? step_greeting(peer, event, actions) : KVFI_IGNORED;
     }

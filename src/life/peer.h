@@ -25,7 +25,8 @@ enum kvfi_peer_on {
     KVFI_PEER_ON_STALE = 3,   /* holdings' digests differ: the directory is asked again, once */
     KVFI_PEER_ON_FAIL = 4,    /* it could not be greeted now: status (no answer, directory failed); not remembered */
     KVFI_PEER_ON_LOST = 5,    /* it is silent or its connection broke */
-    KVFI_PEER_ON_RESTART = 6, /* another incarnation, or an epoch changed: what was agreed is void */
+    KVFI_PEER_ON_RESTART = 6, /* another incarnation: what was agreed, and what was going on, is void */
+    KVFI_PEER_ON_EPOCH = 7,   /* an epoch changed: what was agreed is void, what is going on goes on */
     KVFI_PEER_EVENTS
 };
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Feeds every event to every state of every machine: the answer is always defined, and the rows that matter are spelled out. */
+/* Feeds every event to every state of every machine: the answer is always defined, and the rows that matter are
+ * spelled out. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -142,7 +143,8 @@ static const struct row ROWS[] = {
     {"no source rank has a share", TRANSFER, T(JOINING), T(ON_JOINED), 0, 0, 0, KVFI_TAKEN, T(DONE),
      {T(DO_REPORT_DONE), T(DO_END_BLOCKS), -1}},
     {"one of two writers is done", TRANSFER, T(MOVING), T(ON_WRITER_DONE), 0, 0, 0, KVFI_TAKEN, T(MOVING), {-1}},
-    {"a writer is done before it was asked", TRANSFER, T(JOINING), T(ON_WRITER_DONE), 0, 0, 0, KVFI_VIOLATION, T(JOINING),
+    {"a writer is done before it was asked", TRANSFER, T(JOINING), T(ON_WRITER_DONE), 0, 0, 0, KVFI_VIOLATION,
+     T(JOINING),
      {-1}},
     {"a writer fails", TRANSFER, T(MOVING), T(ON_FAIL), KVF_ERR_PEER_LOST, 0, 0, KVFI_TAKEN, T(FAILED),
      {T(DO_REPORT_FAILED), T(DO_STOP_WRITERS), T(DO_END_BLOCKS), -1}},
@@ -163,7 +165,8 @@ static const struct row ROWS[] = {
     {"done without having been asked", WRITER, W(IDLE), W(ON_DONE), 0, 10, 0, KVFI_VIOLATION, W(IDLE), {-1}},
     {"lost in mid-bytes", WRITER, W(STARTED), W(ON_LOST), 0, 0, 0, KVFI_TAKEN, W(IN_DOUBT),
      {W(DO_SEND_CANCEL), W(DO_WORD_FAILED), W(DO_DISARM), -1}},
-    {"the peer may still write after disarm", WRITER, W(IN_DOUBT), W(ON_DISARMED), 0, 0, 0, KVFI_TAKEN, W(IN_DOUBT), {-1}},
+    {"the peer may still write after disarm", WRITER, W(IN_DOUBT), W(ON_DISARMED), 0, 0, 0, KVFI_TAKEN, W(IN_DOUBT),
+     {-1}},
     {"nobody can write after disarm", WRITER, W(IN_DOUBT), W(ON_DISARMED), 0, 1, 0, KVFI_TAKEN, W(FAILED),
      {W(DO_QUIET), -1}},
     {"in doubt, then quiesced", WRITER, W(IN_DOUBT), W(ON_QUIESCED), 0, 0, 0, KVFI_TAKEN, W(FAILED), {W(DO_QUIET), -1}},
@@ -206,13 +209,15 @@ static const struct row ROWS[] = {
     {"pulled twice", SINK, S(SENDING), S(ON_PULL), 0, 10, 0, KVFI_VIOLATION, S(SENDING), {-1}},
 
     {"a new peer is needed", PEER, P(UNKNOWN), P(ON_NEED), 0, 0, 0, KVFI_TAKEN, P(GREETING), {P(DO_GREET), -1}},
-    {"a refused peer is needed", PEER, P(REFUSED), P(ON_NEED), 0, 0, 0, KVFI_TAKEN, P(REFUSED), {P(DO_FAIL_WAITING), -1}},
+    {"a refused peer is needed", PEER, P(REFUSED), P(ON_NEED), 0, 0, 0, KVFI_TAKEN, P(REFUSED), {P(DO_FAIL_WAITING),
+                                                                                                 -1}},
     {"a lost peer is needed", PEER, P(LOST), P(ON_NEED), 0, 0, 0, KVFI_TAKEN, P(GREETING), {P(DO_GREET), -1}},
     {"digests differ the first time", PEER, P(GREETING), P(ON_STALE), KVF_ERR_STALE, 0, 0, KVFI_TAKEN, P(GREETING),
      {P(DO_GREET_AGAIN), -1}},
     {"a restart while ready", PEER, P(READY), P(ON_RESTART), 0, 0, 0, KVFI_TAKEN, P(UNKNOWN),
      {P(DO_FAIL_ACTIVE), P(DO_FORGET), -1}},
     {"a restart ends a refusal", PEER, P(REFUSED), P(ON_RESTART), 0, 0, 0, KVFI_TAKEN, P(UNKNOWN), {P(DO_FORGET), -1}},
+    {"an epoch rises while ready", PEER, P(READY), P(ON_EPOCH), 0, 0, 0, KVFI_TAKEN, P(UNKNOWN), {P(DO_FORGET), -1}},
     {"an answer nobody asked for", PEER, P(UNKNOWN), P(ON_ACCEPT), 0, 0, 0, KVFI_IGNORED, P(UNKNOWN), {-1}},
 };
 

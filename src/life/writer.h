@@ -2,7 +2,8 @@
 /** @file writer.h  One source rank that writes for one pull, as the destination sees it.
  *
  *  A writer ends twice: with its *word* (done or failed: what the transfer waits for) and by being *quiet* (no byte of
- *  it can come any more: what the blocks wait for). A failed word may come long before quiet; done always comes with it.
+ *  it can come any more: what the blocks wait for). A failed word may come long before quiet; done always comes with
+ *  it.
  */
 #ifndef KVFI_LIFE_WRITER_H
 #define KVFI_LIFE_WRITER_H

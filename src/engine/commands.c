@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From the callers' threads to the progress thread. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "engine/jobs.h"
+
+void kvfi_wake(kvf_engine *engine)
+{
+    uint64_t one = 1;
+
+    if (write(engine->wake_fd, &one, sizeof one) < 0) {
+        /* full: it is readable already */
+    }
+}
+
+void kvfi_command_post(kvf_engine *engine, struct kvfi_command *command)
+{
+    command->next = NULL;
+    *(engine->commands_head == NULL ? &engine->commands_head : &engine->commands_tail->next) = command;
+    engine->commands_tail = command;
+    kvfi_wake(engine);
+}
+
+void kvfi_report_peer_lost(kvf_engine *engine, const struct kvfi_peer *peer)
+{
+    struct kvfi_event_node *node;
+
+    pthread_mutex_lock(&engine->lock);
+    node = kvfi_events_reserve(&engine->events);
+    if (node != NULL) {
+        node->event.kind = KVF_EVENT_PEER_LOST;
+        node->event.status = peer->error.status;
+        node->event.ended_ns = kvfi_now_ns();
+        snprintf(node->event.peer, sizeof node->event.peer, "%s", peer->name);
+        memcpy(node->event.text, peer->error.text, sizeof node->event.text);
+        kvfi_events_push(&engine->events, node);
+        pthread_cond_broadcast(&engine->changed);
+    }
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static void announce(kvf_engine *engine)
+{
+    struct kvfi_registration registration = {
+        .instance = engine->settings.instance, .incarnation = engine->incarnation, .rank = engine->settings.rank,
+        .ranks_expected = engine->settings.ranks_expected, .channel = kvfi_channel_endpoint(engine->channel),
+        .model = engine->settings.model, .holdings = engine->holdings};
+    struct kvf_error error = {.position = -1};
+
+    if (kvfi_directory_client_register(engine->client, &registration, ++engine->next_cookie,
+                                       engine->settings.directory_timeout_ns, &error) == KVF_OK)
+        return;
+    pthread_mutex_lock(&engine->lock);
+    engine->announcing = false;
+    engine->announce_error = error;
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static void cancel_pull(kvf_engine *engine, struct kvfi_pull_job *pull, const char *why)
+{
+    if (kvfi_transfer_ended(&pull->life))
+        return;
+    snprintf(pull->text, sizeof pull->text, "transfer \"%s\" attempt %" PRId64 " was cancelled: %s", pull->transfer,
+             pull->attempt, why);
+    kvfi_pull_feed(engine, pull, KVFI_TRANSFER_ON_CANCEL, KVF_OK, 0);
+}
+
+static void cancel_offer(kvf_engine *engine, struct kvfi_offer_job *offer, const char *why)
+{
+    if (kvfi_offer_ended(&offer->life))
+        return;
+    snprintf(offer->text, sizeof offer->text, "transfer \"%s\" attempt %" PRId64 " was cancelled: %s", offer->transfer,
+             offer->attempt, why);
+    kvfi_offer_feed(engine, offer, KVFI_OFFER_ON_CANCEL, KVF_OK, 0);
+}
+
+static void cancel(kvf_engine *engine, const struct kvfi_command *command)
+{
+    struct kvfi_pull_job *pull = kvfi_pull_find(engine, command->transfer, command->attempt);
+    struct kvfi_offer_job *offer = kvfi_offer_find(engine, command->transfer, command->attempt);
+
+    if (pull != NULL)
+        cancel_pull(engine, pull, "by its caller at the decode side");
+    if (offer != NULL)
+        cancel_offer(engine, offer, "by its caller at the prefill side");
+}
+
+/* Ended ones stay in the tables until the end of the turn, so the walk is safe. */
+static void end_all(kvf_engine *engine)
+{
+    for (size_t i = 0; i < engine->pulls.bucket_count; i++)
+        for (struct kvfi_link *link = engine->pulls.buckets[i]; link != NULL; link = link->next)
+            cancel_pull(engine, KVFI_HOLDER(link, struct kvfi_pull_job, link), "the decode engine closes");
+    for (size_t i = 0; i < engine->offers.bucket_count; i++)
+        for (struct kvfi_link *link = engine->offers.buckets[i]; link != NULL; link = link->next)
+            cancel_offer(engine, KVFI_HOLDER(link, struct kvfi_offer_job, link), "the prefill engine closes");
+    if (kvfi_directory_client_withdraw(engine->client, ++engine->next_cookie, KVFI_SECOND / 2, NULL) != KVF_OK) {
+        pthread_mutex_lock(&engine->lock);
+        engine->withdrawn = true;
+        pthread_cond_broadcast(&engine->changed);
+        pthread_mutex_unlock(&engine->lock);
+    }
+}
+
+static void ready(kvf_engine *engine, const struct kvfi_command *command)
+{
+    struct kvfi_offer_job *offer = kvfi_offer_find(engine, command->transfer, command->attempt);
+
+    if (offer != NULL && !kvfi_offer_ended(&offer->life))
+        kvfi_offer_ready(engine, offer, command->layer_first, command->layer_end, command->ready_tokens);
+}
+
+void kvfi_command_run(kvf_engine *engine, struct kvfi_command *command)
+{
+    switch (command->kind) {
+    case KVFI_COMMAND_PULL:
+        kvfi_pull_begin(engine, command->pull);
+        break;
+    case KVFI_COMMAND_OFFER:
+        kvfi_offer_begin(engine, command->offer);
+        break;
+    case KVFI_COMMAND_READY:
+        ready(engine, command);
+        break;
+    case KVFI_COMMAND_CANCEL:
+        cancel(engine, command);
+        break;
+    case KVFI_COMMAND_ANNOUNCE:
+        announce(engine);
+        break;
+    default:
+        end_all(engine);
+        break;
+    }
+    free(command);
+}

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening and closing; what a caller asks of the engine as a whole. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/error.h"
+#include "engine/jobs.h"
+#include "engine/setup.h"
+
+/* ---- freeing ----------------------------------------------------------------------------------------------- */
+
+static void free_jobs(kvf_engine *engine)
+{
+    struct kvfi_link *link;
+
+    while ((link = kvfi_table_any(&engine->pulls)) != NULL) {
+        struct kvfi_pull_job *pull = KVFI_HOLDER(link, struct kvfi_pull_job, link);
+        kvfi_events_cancel(&engine->events, pull->terminal);
+        kvfi_events_cancel(&engine->events, pull->reusable);
+        kvfi_pull_destroy(engine, pull);
+    }
+    while ((link = kvfi_table_any(&engine->offers)) != NULL) {
+        struct kvfi_offer_job *offer = KVFI_HOLDER(link, struct kvfi_offer_job, link);
+        kvfi_events_cancel(&engine->events, offer->terminal);
+        kvfi_events_cancel(&engine->events, offer->reusable);
+        kvfi_offer_destroy(engine, offer);
+    }
+}
+
+static void free_commands(kvf_engine *engine)
+{
+    while (engine->commands_head != NULL) {
+        struct kvfi_command *command = engine->commands_head;
+        engine->commands_head = command->next;
+        if (command->pull != NULL) {
+            kvfi_events_cancel(&engine->events, command->pull->terminal);
+            kvfi_events_cancel(&engine->events, command->pull->reusable);
+            kvfi_pull_destroy(engine, command->pull);
+        }
+        if (command->offer != NULL) {
+            kvfi_events_cancel(&engine->events, command->offer->terminal);
+            kvfi_events_cancel(&engine->events, command->offer->reusable);
+            kvfi_offer_destroy(engine, command->offer);
+        }
+        free(command);
+    }
+}
+
+/* Frees whatever there is of an engine whose thread does not run. */
+static void destroy(kvf_engine *engine)
+{
+    kvfi_carriers_close(engine); /* first: after this nobody touches registered memory */
+    free_commands(engine);
+    if (engine->pulls.buckets != NULL)
+        free_jobs(engine);
+    for (struct kvfi_peer *peer = engine->peers; peer != NULL; peer = peer->next)
+        kvfi_requests_drop_peer(engine, peer);
+    kvfi_peers_fini(engine);
+    kvfi_instances_fini(engine);
+    kvfi_unsent_fini(engine);
+    kvfi_directory_client_close(engine->client);
+    kvfi_channel_close(engine->channel, 100);
+    kvf_directory_close(engine->directory);
+    kvfi_table_fini(&engine->pulls);
+    kvfi_table_fini(&engine->offers);
+    kvfi_table_fini(&engine->grants);
+    kvfi_table_fini(&engine->requests);
+    kvfi_ledger_fini(&engine->ledger);
+    kvfi_events_fini(&engine->events);
+    kvfi_buffer_fini(&engine->buffer);
+    if (engine->epoll_fd >= 0)
+        close(engine->epoll_fd);
+    if (engine->wake_fd >= 0)
+        close(engine->wake_fd);
+    kvf_holdings_release(engine->holdings);
+    kvf_layout_release(engine->layout);
+    free(engine->layers);
+    free(engine->memories);
+    free(engine->memory_registered);
+    kvfi_settings_fini(&engine->settings);
+    pthread_cond_destroy(&engine->changed);
+    pthread_mutex_destroy(&engine->lock);
+    kvfi_log_fini(&engine->log);
+    free(engine);
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------- */
+
+static enum kvf_status start_thread(kvf_engine *engine, struct kvf_error *error)
+{
+    int code;
+
+    if ((engine->settings.flags & KVF_ENGINE_CALLER_PROGRESS) != 0)
+        return KVF_OK;
+    code = pthread_create(&engine->thread, NULL, kvfi_progress_main, engine);
+    if (code != 0)
+        return kvfi_fail(error, KVF_ERR_SYSTEM, "cannot start the progress thread: %s", strerror(code));
+    engine->thread_started = true;
+    return KVF_OK;
+}
+
+enum kvf_status kvf_engine_open(const struct kvf_engine_options *options, kvf_engine **out, struct kvf_error *error)
+{
+    struct kvfi_settings settings;
+    enum kvf_status status = kvfi_settings_init(&settings, options, error);
+    kvf_engine *engine;
+
+    if (status != KVF_OK)
+        return status;
+    engine = calloc(1, sizeof *engine);
+    if (engine == NULL) {
+        kvfi_settings_fini(&settings);
+        return kvfi_fail_memory(error, "an engine");
+    }
+    engine->settings = settings;
+    engine->wake_fd = engine->epoll_fd = engine->events.fd = -1;
+    kvfi_log_init(&engine->log, kvfi_options_log(options));
+    status = kvfi_engine_setup(engine, options->layout, error);
+    if (status == KVF_OK)
+        status = start_thread(engine, error);
+    if (status == KVF_OK)
+        *out = engine;
+    else
+        destroy(engine);
+    return status;
+}
+
+/* ---- waiting ----------------------------------------------------------------------------------------------- */
+
+static struct timespec until(int64_t deadline_ns)
+{
+    return (struct timespec){.tv_sec = deadline_ns / KVFI_SECOND, .tv_nsec = deadline_ns % KVFI_SECOND};
+}
+
+/* Waits for a change or the deadline; the lock is held. Without a progress thread it makes progress instead. */
+static void wait_change(kvf_engine *engine, int64_t deadline_ns)
+{
+    if (engine->thread_started) {
+        struct timespec at = until(deadline_ns);
+        (void)pthread_cond_timedwait(&engine->changed, &engine->lock, &at);
+    } else {
+        pthread_mutex_unlock(&engine->lock);
+        kvfi_turn(engine, deadline_ns - kvfi_now_ns());
+        pthread_mutex_lock(&engine->lock);
+    }
+}
+
+static int64_t deadline_after(int64_t timeout_ns)
+{
+    int64_t now = kvfi_now_ns();
+
+    if (timeout_ns <= 0)
+        return now;
+    return timeout_ns > INT64_MAX - now ? INT64_MAX : now + timeout_ns;
+}
+
+/* ---- the calls --------------------------------------------------------------------------------------------- */
+
+enum kvf_status kvf_engine_register_memory(kvf_engine *engine, int64_t index, void *address, int64_t bytes, int fd,
+                                           struct kvf_error *error)
+{
+    int64_t needed, count = (int64_t)engine->memory_count;
+    enum kvf_status status = KVF_OK;
+
+    pthread_mutex_lock(&engine->lock);
+    if (index < 0 || index >= count) {
+        status = kvfi_fail(error, KVF_ERR_OUT_OF_RANGE, "memory %" PRId64 ": the layout has %" PRId64, index, count);
+        goto done;
+    }
+    needed = kvf_layout_get_spec(engine->layout)->memory_bytes[index];
+    if (engine->announced || engine->announcing)
+        status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "memory %" PRId64 ": register it before announcing", index);
+    else if (engine->memory_registered[index])
+        status = kvfi_fail(error, KVF_ERR_EXISTS, "memory %" PRId64 " is registered already", index);
+    else if (bytes < 0 || bytes < needed)
+        status = kvfi_fail(error, KVF_ERR_OUT_OF_RANGE, "memory %" PRId64 " has %" PRId64 " bytes, the layout needs %"
+                           PRId64, index, bytes, needed);
+    else if (address == NULL)
+        status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "memory %" PRId64 ": the address is NULL", index);
+    if (status != KVF_OK)
+        goto done;
+    engine->memories[index] = (struct kvfi_memory_region){.address = address, .bytes = bytes, .fd = fd};
+    engine->memory_registered[index] = true;
+done:
+    pthread_mutex_unlock(&engine->lock);
+    return status;
+}
+
+static enum kvf_status check_announce(const kvf_engine *engine, struct kvf_error *error)
+{
+    if (engine->announced || engine->announcing)
+        return kvfi_fail(error, KVF_ERR_EXISTS, "%s is announced already", engine->self);
+    for (size_t i = 0; i < engine->memory_count; i++)
+        if (!engine->memory_registered[i])
+            return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "memory %zu of %zu is not registered", i,
+                             engine->memory_count);
+    return KVF_OK;
+}
+
+enum kvf_status kvf_engine_announce(kvf_engine *engine, struct kvf_error *error)
+{
+    struct kvfi_command *command = calloc(1, sizeof *command);
+    int64_t deadline = deadline_after(engine->settings.directory_timeout_ns + KVFI_SECOND);
+    enum kvf_status status;
+
+    if (command == NULL)
+        return kvfi_fail_memory(error, "a command");
+    pthread_mutex_lock(&engine->lock);
+    status = check_announce(engine, error);
+    if (status != KVF_OK) {
+        free(command);
+        goto done;
+    }
+    command->kind = KVFI_COMMAND_ANNOUNCE;
+    engine->announcing = true;
+    engine->announce_error = (struct kvf_error){.position = -1};
+    kvfi_command_post(engine, command);
+    while (engine->announcing && kvfi_now_ns() < deadline)
+        wait_change(engine, deadline);
+    if (engine->announcing) {
+        engine->announcing = false;
+        status = kvfi_fail(error, KVF_ERR_DIRECTORY, "the directory at %s did not answer", engine->directory_url);
+    } else if (!engine->announced) {
+        status = kvfi_fail(error, (enum kvf_status)engine->announce_error.status, "%s", engine->announce_error.text);
+    }
+done:
+    pthread_mutex_unlock(&engine->lock);
+    return status;
+}
+
+const char *kvf_engine_directory_url(const kvf_engine *engine) { return engine->directory_url; }
+
+int kvf_engine_event_fd(const kvf_engine *engine) { return engine->events.fd; }
+
+size_t kvf_engine_poll(kvf_engine *engine, struct kvf_event *events, size_t capacity)
+{
+    size_t count;
+
+    pthread_mutex_lock(&engine->lock);
+    count = kvfi_events_take(&engine->events, events, capacity);
+    pthread_mutex_unlock(&engine->lock);
+    return count;
+}
+
+size_t kvf_engine_wait(kvf_engine *engine, struct kvf_event *events, size_t capacity, int64_t timeout_ns)
+{
+    int64_t deadline = deadline_after(timeout_ns);
+    size_t count;
+
+    pthread_mutex_lock(&engine->lock);
+    while ((count = kvfi_events_take(&engine->events, events, capacity)) == 0 && capacity > 0 &&
+           kvfi_now_ns() < deadline)
+        wait_change(engine, deadline);
+    pthread_mutex_unlock(&engine->lock);
+    return count;
+}
+
+void kvf_engine_progress(kvf_engine *engine)
+{
+    if (!engine->thread_started)
+        kvfi_turn(engine, 0);
+}
+
+enum kvf_status kvf_engine_get_stats(kvf_engine *engine, struct kvf_engine_stats *stats)
+{
+    struct kvf_engine_stats own = {.struct_size = stats->struct_size};
+    size_t bytes = stats->struct_size < sizeof own ? stats->struct_size : sizeof own;
+
+    if (bytes < sizeof own.struct_size)
+        return KVF_ERR_INVALID_ARGUMENT;
+    pthread_mutex_lock(&engine->lock);
+    own.bytes_received = engine->counters.bytes_received;
+    own.bytes_sent = engine->counters.bytes_sent;
+    own.pulls_active = engine->counters.pulls_active;
+    own.pulls_done = engine->counters.pulls_done;
+    own.pulls_failed = engine->counters.pulls_failed;
+    own.offers_active = engine->counters.offers_active;
+    own.offers_done = engine->counters.offers_done;
+    own.offers_failed = engine->counters.offers_failed;
+    own.peers = engine->counters.peers;
+    own.plans_cached = engine->counters.plans_cached;
+    pthread_mutex_unlock(&engine->lock);
+    memcpy(stats, &own, bytes);
+    return KVF_OK;
+}
+
+enum kvf_status kvf_engine_drain(kvf_engine *engine, int64_t timeout_ns, struct kvf_error *error)
+{
+    int64_t deadline = deadline_after(timeout_ns);
+    enum kvf_status status = KVF_OK;
+
+    pthread_mutex_lock(&engine->lock);
+    engine->draining = true;
+    while (engine->counters.blocks_held > 0 && kvfi_now_ns() < deadline)
+        wait_change(engine, deadline);
+    if (engine->counters.blocks_held > 0)
+        status = kvfi_fail(error, KVF_ERR_TIMEOUT, "%" PRId64 " offers and pulls are left after %" PRId64 " ms",
+                           engine->counters.blocks_held, timeout_ns / KVFI_MS);
+    pthread_mutex_unlock(&engine->lock);
+    return status;
+}
+
+static void end_work(kvf_engine *engine)
+{
+    struct kvfi_command *command = calloc(1, sizeof *command);
+    int64_t deadline = deadline_after(engine->settings.peer_timeout_ns);
+
+    if (command == NULL)
+        return;
+    command->kind = KVFI_COMMAND_END;
+    pthread_mutex_lock(&engine->lock);
+    engine->draining = true;
+    kvfi_command_post(engine, command);
+    while ((engine->counters.blocks_held > 0 || (engine->announced && !engine->withdrawn)) && kvfi_now_ns() < deadline)
+        wait_change(engine, deadline);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+void kvf_engine_close(kvf_engine *engine)
+{
+    if (engine == NULL)
+        return;
+    end_work(engine);
+    atomic_store(&engine->stop, true);
+    kvfi_wake(engine);
+    if (engine->thread_started)
+        pthread_join(engine->thread, NULL);
+    destroy(engine);
+}
