@@ -14,6 +14,7 @@ static const struct subject subjects[] = {
     {"loop", "loop", NULL, true, false, false},
     {"shm", "shm", NULL, true, true, false},
     {"shm_remote", "shm", NULL, false, true, false},
+    {"tcp", "tcp", NULL, true, true, true},
 };
 
 const struct subject *subject;
