@@ -99,7 +99,7 @@ const char *bench_placement(double pingpong_ns)
     if (pingpong_ns <= 0) {
         return "one-cpu";
     }
-    return pingpong_ns < 45 ? "smt" : pingpong_ns < 150 ? "near" : "far";
+    return pingpong_ns < 45 ? "smt" : pingpong_ns < 200 ? "near" : "far";
 }
 
 static int compare_doubles(const void *left, const void *right)

@@ -18,7 +18,7 @@ void bench_fail(const char *format, ...) __attribute__((format(printf, 1, 2), no
  *  has placed them, on which every figure of two processes depends. */
 double bench_pingpong_ns(void);
 
-/** "one-cpu", "smt" (below 45 ns), "near" (below 150 ns), "far". */
+/** "one-cpu", "smt" (below 45 ns), "near" (below 200 ns), "far". */
 const char *bench_placement(double pingpong_ns);
 
 /** Best, median and worst of some durations. */
