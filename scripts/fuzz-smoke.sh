@@ -5,15 +5,20 @@ set -eu
 cd "$(dirname "$0")/.."
 seconds=${1:-10}
 folder=build-fuzz
-scripts/build.sh "$folder" --cc=clang -Dfuzzer=true -Db_sanitize=address,undefined -Db_lundef=false
+targets=""
+for source in fuzz/fuzz_*.c; do
+    targets="$targets ${source%.c}"
+done
+# shellcheck disable=SC2086 # one word per target
+scripts/build.sh "$folder" --cc=clang -Dfuzzer=true -Db_sanitize=address,undefined -Db_lundef=false $targets
 export UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1"
 count=0
 failed=0
-for target in "$folder"/fuzz/fuzz-*; do
+for target in "$folder"/fuzz/fuzz_*; do
     if [ ! -f "$target" ] || [ ! -x "$target" ]; then
         continue
     fi
-    name=${target##*/fuzz-}
+    name=${target##*/}
     work=$folder/corpus-$name
     mkdir -p "$work" "$folder/crashes"
     echo "fuzz-smoke: $name for $seconds s"
