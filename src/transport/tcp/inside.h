@@ -219,14 +219,14 @@ void kvfi_post_settle(struct kvfi_post *post);
 
 /* ---- sending.c ---- */
 /* Owner: sends what there is until the socket blocks. False = the connection is closed. Not locked. */
-bool kvfi_send(struct kvfi_conn *conn);
+bool kvfi_conn_send(struct kvfi_conn *conn);
 /* Owner: forgets the frame under way; locked. */
 void kvfi_sending_fini(struct kvfi_conn *conn);
 
 /* ---- receiving.c ---- */
-void kvfi_accept(struct kvfi_transport *transport, int64_t now_ns);
+void kvfi_conn_accept(struct kvfi_transport *transport, int64_t now_ns);
 /* Owner: reads what there is. False = the connection is closed. Not locked. */
-bool kvfi_receive(struct kvfi_conn *conn);
+bool kvfi_conn_receive(struct kvfi_conn *conn);
 void kvfi_receiving_fini(struct kvfi_conn *conn);
 
 #endif

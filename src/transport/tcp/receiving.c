@@ -19,7 +19,7 @@ enum { TURN_READS = 16, MAX_SPANS = 4096 };
 
 #define ACCEPT_PAUSE_NS (100 * KVFI_MS)
 
-void kvfi_accept(struct kvfi_transport *transport, int64_t now_ns)
+void kvfi_conn_accept(struct kvfi_transport *transport, int64_t now_ns)
 {
     for (;;) {
         int fd = accept4(transport->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -441,7 +441,7 @@ done:
     return got;
 }
 
-bool kvfi_receive(struct kvfi_conn *conn)
+bool kvfi_conn_receive(struct kvfi_conn *conn)
 {
     bool alive = true, more = true;
 

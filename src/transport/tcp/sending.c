@@ -238,7 +238,7 @@ static struct kvfi_notice *first_notice(struct kvfi_conn *conn, bool *kept)
     return notice;
 }
 
-bool kvfi_send(struct kvfi_conn *conn)
+bool kvfi_conn_send(struct kvfi_conn *conn)
 {
     enum sent result = SENT_ALL;
     bool more = true, kept = true;

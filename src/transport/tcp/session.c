@@ -331,7 +331,7 @@ void kvfi_session_connected(struct kvfi_conn *conn)
     pthread_mutex_lock(&transport->lock);
     say_hello(conn);
     pthread_mutex_unlock(&transport->lock);
-    kvfi_send(conn);
+    kvfi_conn_send(conn);
 }
 
 /* ---- ends ------------------------------------------------------------------------------------------------------------ */

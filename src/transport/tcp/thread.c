@@ -56,7 +56,7 @@ static int64_t look_at_conns(struct kvfi_thread *thread)
         pthread_mutex_unlock(&transport->lock);
         if (kill) kvfi_conn_close(conn, KVF_OK, "given up");
         else if (expired) kvfi_conn_close(conn, KVF_ERR_TIMEOUT, conn->outgoing ? "no answer in time" : "no hello in time");
-        else kvfi_send(conn);
+        else kvfi_conn_send(conn);
         pthread_mutex_lock(&transport->lock);
     }
     if (thread->index == 0 && !transport->stopping)
@@ -73,13 +73,13 @@ static void handle(struct kvfi_thread *thread, const struct epoll_event *event)
     if (event->data.ptr == &thread->wake) {
         eventfd_read(thread->wake, &number);
     } else if (event->data.ptr == &thread->owner->listener) {
-        kvfi_accept(thread->owner, kvfi_now_ns());
+        kvfi_conn_accept(thread->owner, kvfi_now_ns());
     } else if (conn->state == KVFI_CONN_CONNECTING) {
         kvfi_session_connected(conn);
-    } else if (!(event->events & (EPOLLIN | EPOLLERR | EPOLLHUP | EPOLLRDHUP)) || kvfi_receive(conn)) {
+    } else if (!(event->events & (EPOLLIN | EPOLLERR | EPOLLHUP | EPOLLRDHUP)) || kvfi_conn_receive(conn)) {
         if (event->events & EPOLLOUT) {
             conn->blocked = false;
-            kvfi_send(conn);
+            kvfi_conn_send(conn);
         }
     }
 }
