@@ -206,10 +206,39 @@ static void test_any_number_of_slots(void **state)
     }
 }
 
+/* Rows that do not touch are listed one by one, up to a bound that is checked before they are. */
+static void test_bounded_runs(void **state)
+{
+    const int64_t memory_bytes = -1;
+    const struct kvf_pool pool = {0, 0, INT64_C(1) << 50, 2};
+    const struct kvf_group group = {1, 0, 1, 0, 0};
+    const struct kvf_place places[] = {{0, 0, 0}, {1, 0, 4}};
+    struct kvf_view view = {.role = "k", .tag = "t", .row_bytes = 2, .byte_count = 2, .unit_total = INT64_C(1) << 40,
+                            .unit_count = INT64_C(1) << 40, .unit_stride_bytes = 8, .entry_stride_bytes = 2,
+                            .entries = 1, .slots_per_block = 1, .places = places, .place_count = 2};
+    struct kvf_layout_spec spec;
+    struct kvf_error error = {0};
+    kvf_layout *layout = NULL;
+
+    (void)state;
+    kvf_layout_spec_init(&spec, sizeof spec);
+    spec.memory_bytes = &memory_bytes;
+    spec.pools = &pool;
+    spec.groups = &group;
+    spec.views = &view;
+    spec.memory_count = spec.pool_count = spec.group_count = spec.view_count = 1;
+    assert_int_equal(kvf_layout_create(&spec, &layout, &error), KVF_ERR_LIMIT);
+    assert_string_equal(error.text, "k layer 0 and others in its memory have more than 2097152 separate runs in a slot");
+    view.unit_count = 1024;
+    assert_int_equal(kvf_layout_create(&spec, &layout, &error), KVF_OK);
+    kvf_layout_release(layout);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_marking), cmocka_unit_test(test_any_number_of_slots),
+        cmocka_unit_test(test_bounded_runs),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

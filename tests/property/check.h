@@ -22,8 +22,8 @@ struct check {
 /** Prints a line on stderr. Returns false. */
 bool complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/** Plans one pair, on both sides; binds and expands everything, with both lists and with one; seeks; moves it in pieces.
- *  Layers are cut at `layer_cut` (-1: not), tokens at `middle`. */
+/** Plans one pair, on both sides; binds and expands everything, with both lists and with one; seeks; moves it in
+ *  pieces. Layers are cut at `layer_cut` (-1: not), tokens at `middle`. */
 bool check_pair(struct check *check, size_t source, int64_t layer_cut, int64_t middle);
 
 #endif
