@@ -34,6 +34,11 @@ static void post_everywhere(const uint8_t *body, size_t size)
     struct kvfi_service service = {.opened_ns = 0};
 
     kvfi_registry_init(&service.registry, KVFI_SECOND, 4, 1);
+    kvfi_bootstrap_init(&service.bootstrap, 4);
+    service.with_bootstrap = true;
+    ask(&service, "POST", "/register", NULL, body, size, 0);
+    ask(&service, "POST", "/register", NULL, body, size, 0);
+    ask(&service, "GET", "/query", NULL, NULL, 0, 0);
     ask(&service, "POST", "/v1/register", NULL, body, size, 0);
     ask(&service, "POST", "/v1/register", NULL, body, size, 1);
     ask(&service, "POST", "/v1/renew", NULL, body, size, 2);
@@ -46,6 +51,7 @@ static void post_everywhere(const uint8_t *body, size_t size)
     ask(&service, "GET", "/v1/health", NULL, NULL, 0, 10 * KVFI_SECOND);
     if (service.registry.rank_count != 0 || service.registry.text_bytes != 0) abort();
     kvfi_registry_fini(&service.registry);
+    kvfi_bootstrap_fini(&service.bootstrap);
 }
 
 static void read_answers(const uint8_t *body, size_t size)

@@ -17,6 +17,13 @@ extern "C" {
 /** A running directory server. Any thread; kvf_directory_close must be the last call. */
 typedef struct kvf_directory kvf_directory;
 
+/** Flags of a directory. */
+enum kvf_directory_flag {
+    /** Also answer `POST /register` and `GET /query` as the bootstrap server of vLLM's Mooncake connector does. Its
+     *  peers neither authenticate nor withdraw, and their entries stay until close: off unless asked for. */
+    KVF_DIRECTORY_VLLM_BOOTSTRAP = 1
+};
+
 /** How a directory serves. */
 struct kvf_directory_options {
     size_t struct_size;   /**< set by kvf_directory_options_init */
@@ -24,6 +31,7 @@ struct kvf_directory_options {
     int64_t lease_ns;     /**< a registration not renewed for so long expires; default 10 s, 1 s to 1 h */
     int64_t max_ranks;    /**< registrations held at most; default 65536 */
     struct kvf_log_sink log;
+    uint64_t flags;       /**< enum kvf_directory_flag; default 0 */
 };
 
 /** Fills `options` with the defaults. `size` is sizeof(struct kvf_directory_options) as the caller compiled it. */

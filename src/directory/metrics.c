@@ -6,7 +6,9 @@
 static const char *const endpoint_names[KVFI_ENDPOINTS] = {
     [KVFI_ENDPOINT_REGISTER] = "register", [KVFI_ENDPOINT_RENEW] = "renew", [KVFI_ENDPOINT_WITHDRAW] = "withdraw",
     [KVFI_ENDPOINT_QUERY] = "query", [KVFI_ENDPOINT_LIST] = "list", [KVFI_ENDPOINT_HEALTH] = "health",
-    [KVFI_ENDPOINT_METRICS] = "metrics", [KVFI_ENDPOINT_OTHER] = "other",
+    [KVFI_ENDPOINT_METRICS] = "metrics",
+    [KVFI_ENDPOINT_BOOTSTRAP_REGISTER] = "bootstrap_register", [KVFI_ENDPOINT_BOOTSTRAP_QUERY] = "bootstrap_query",
+    [KVFI_ENDPOINT_OTHER] = "other",
 };
 
 static void write_per_endpoint(struct kvfi_text *out, const char *name, const char *help,

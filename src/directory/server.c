@@ -59,12 +59,16 @@ static enum MHD_Result queue_answer(struct MHD_Connection *connection, struct kv
         answer->code = 503;
         response = MHD_create_response_from_buffer(sizeof out_of_memory - 1, (void *)out_of_memory,
                                                    MHD_RESPMEM_PERSISTENT);
+    } else if (answer->body.count == 0) {
+        kvfi_text_fini(&answer->body);
+        response = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
     } else {
         response = MHD_create_response_from_buffer(answer->body.count, answer->body.bytes, MHD_RESPMEM_MUST_FREE);
         if (!response) kvfi_text_fini(&answer->body);
     }
     if (!response) return MHD_NO;
     MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, answer->content_type);
+    if (answer->location) MHD_add_response_header(response, MHD_HTTP_HEADER_LOCATION, answer->location);
     if (answer->allow) MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, answer->allow);
     result = MHD_queue_response(connection, answer->code, response);
     MHD_destroy_response(response);
@@ -111,6 +115,7 @@ static enum MHD_Result finish(struct kvf_directory *directory, struct MHD_Connec
     struct kvfi_service_request request = {
         .method = method, .path = path, .body = exchange->body.bytes, .body_bytes = exchange->body.count,
         .instance = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "instance"),
+        .content_type = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_TYPE),
         .now_ns = kvfi_now_ns()};
 
     if (exchange->refused) return refuse(directory, connection, exchange->refused);
@@ -180,6 +185,9 @@ static enum kvf_status check_options(const struct kvf_directory_options *options
     if (options->max_ranks < 1 || options->max_ranks > INT64_C(16777216))
         return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "directory: max_ranks is %" PRId64
                          ", expected 1 to 16777216", options->max_ranks);
+    if (options->flags & ~(uint64_t)KVF_DIRECTORY_VLLM_BOOTSTRAP)
+        return kvfi_fail(error, KVF_ERR_NEWER_OPTION, "directory: flags are %#" PRIx64 ", this library knows 0x1",
+                         options->flags);
     return KVF_OK;
 }
 
@@ -223,6 +231,8 @@ enum kvf_status kvf_directory_open(const struct kvf_directory_options *options, 
     }
     kvfi_log_init(&directory->log, &own.log);
     kvfi_registry_init(&directory->service.registry, own.lease_ns, own.max_ranks, wall_clock_us());
+    kvfi_bootstrap_init(&directory->service.bootstrap, own.max_ranks);
+    directory->service.with_bootstrap = own.flags & KVF_DIRECTORY_VLLM_BOOTSTRAP;
     directory->service.opened_ns = kvfi_now_ns();
     status = start(directory, &own, error);
     if (status != KVF_OK) goto done;
@@ -244,6 +254,7 @@ void kvf_directory_close(kvf_directory *directory)
     if (!directory) return;
     if (directory->daemon) MHD_stop_daemon(directory->daemon);
     kvfi_registry_fini(&directory->service.registry);
+    kvfi_bootstrap_fini(&directory->service.bootstrap);
     kvfi_log_fini(&directory->log);
     free(directory);
 }

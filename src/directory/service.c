@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/error.h"
 #include "directory/claim.h"
@@ -177,6 +178,32 @@ static void answer_metrics(struct kvfi_service *service, const struct kvfi_servi
     kvfi_metrics_write(service, &answer->body);
 }
 
+/* ---- vLLM's bootstrap ---- */
+
+static bool is_json_type(const char *content_type)
+{
+    size_t media_bytes = content_type ? strcspn(content_type, "; ") : 0;
+
+    return !content_type || (media_bytes == 16 && strncasecmp(content_type, "application/json", 16) == 0) ||
+           (media_bytes > 5 && strncasecmp(content_type + media_bytes - 5, "+json", 5) == 0);
+}
+
+static void answer_bootstrap_register(struct kvfi_service *service, const struct kvfi_service_request *request,
+                                      struct kvfi_service_answer *answer)
+{
+    bool is_json = is_json_type(request->content_type);
+
+    answer->code = kvfi_bootstrap_register(&service->bootstrap, is_json ? request->body : NULL,
+                                           is_json ? request->body_bytes : 0, &answer->body);
+}
+
+static void answer_bootstrap_query(struct kvfi_service *service, const struct kvfi_service_request *request,
+                                   struct kvfi_service_answer *answer)
+{
+    (void)request;
+    kvfi_bootstrap_query(&service->bootstrap, &answer->body);
+}
+
 /* ---- routing ---- */
 
 static const struct route {
@@ -191,32 +218,70 @@ static const struct route {
     [KVFI_ENDPOINT_LIST] = {"/v1/list", "GET", answer_list},
     [KVFI_ENDPOINT_HEALTH] = {"/v1/health", "GET", answer_health},
     [KVFI_ENDPOINT_METRICS] = {"/metrics", "GET", answer_metrics},
+    [KVFI_ENDPOINT_BOOTSTRAP_REGISTER] = {"/register", "POST", answer_bootstrap_register},
+    [KVFI_ENDPOINT_BOOTSTRAP_QUERY] = {"/query", "GET", answer_bootstrap_query},
 };
 
-static size_t find_route(const char *path)
+static bool is_bootstrap(size_t endpoint)
+{
+    return endpoint == KVFI_ENDPOINT_BOOTSTRAP_REGISTER || endpoint == KVFI_ENDPOINT_BOOTSTRAP_QUERY;
+}
+
+static size_t find_route(const struct kvfi_service *service, const char *path)
 {
     size_t found = KVFI_ENDPOINT_OTHER;
 
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++)
-        if (strcmp(routes[i].path, path) == 0) found = i;
+        if (strcmp(routes[i].path, path) == 0 && (service->with_bootstrap || !is_bootstrap(i))) found = i;
     return found;
+}
+
+/** With the bootstrap endpoints come that server's manners: its word for an error, and a way round a stray slash. */
+static void answer_no_route(const struct kvfi_service *service, const struct kvfi_service_request *request,
+                            struct kvfi_service_answer *answer)
+{
+    struct kvf_error error;
+
+    kvfi_fail(&error, KVF_ERR_NOT_FOUND, "there is no \"%.100s\" here", request->path);
+    write_error(answer, 404, error.text);
+    if (!service->with_bootstrap) return;
+    answer->body.count = 0;
+    for (size_t i = KVFI_ENDPOINT_BOOTSTRAP_REGISTER; i <= KVFI_ENDPOINT_BOOTSTRAP_QUERY; i++) {
+        size_t path_bytes = strlen(routes[i].path);
+
+        if (strncmp(request->path, routes[i].path, path_bytes) != 0 || strcmp(request->path + path_bytes, "/") != 0)
+            continue;
+        answer->code = 307;
+        answer->location = routes[i].path;
+        return;
+    }
+    kvfi_text_append(&answer->body, "{\"detail\":\"Not Found\"}");
+}
+
+static void answer_wrong_method(const struct kvfi_service_request *request, size_t endpoint,
+                                struct kvfi_service_answer *answer)
+{
+    struct kvf_error error;
+
+    kvfi_fail(&error, KVF_ERR_INVALID_ARGUMENT, "%s takes %s, not %.20s", routes[endpoint].path,
+              routes[endpoint].method, request->method);
+    write_error(answer, 405, error.text);
+    answer->allow = routes[endpoint].method;
+    if (!is_bootstrap(endpoint)) return;
+    answer->body.count = 0;
+    kvfi_text_append(&answer->body, "{\"detail\":\"Method Not Allowed\"}");
 }
 
 static void answer_routed(struct kvfi_service *service, const struct kvfi_service_request *request,
                           struct kvfi_service_answer *answer, size_t *endpoint)
 {
-    size_t found = find_route(request->path);
-    struct kvf_error error;
+    size_t found = find_route(service, request->path);
 
     *endpoint = found;
     if (found == KVFI_ENDPOINT_OTHER) {
-        kvfi_fail(&error, KVF_ERR_NOT_FOUND, "there is no \"%.100s\" here", request->path);
-        write_error(answer, 404, error.text);
+        answer_no_route(service, request, answer);
     } else if (strcmp(request->method, routes[found].method) != 0) {
-        kvfi_fail(&error, KVF_ERR_INVALID_ARGUMENT, "%s takes %s, not %.20s", routes[found].path, routes[found].method,
-                  request->method);
-        write_error(answer, 405, error.text);
-        answer->allow = routes[found].method;
+        answer_wrong_method(request, found, answer);
     } else {
         kvfi_registry_expire(&service->registry, request->now_ns);
         routes[found].answer(service, request, answer);

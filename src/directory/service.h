@@ -3,6 +3,7 @@
 #ifndef KVFI_DIRECTORY_SERVICE_H
 #define KVFI_DIRECTORY_SERVICE_H
 
+#include "directory/bootstrap.h"
 #include "directory/registry.h"
 #include "directory/text.h"
 
@@ -14,6 +15,8 @@ enum kvfi_endpoint {
     KVFI_ENDPOINT_LIST,
     KVFI_ENDPOINT_HEALTH,
     KVFI_ENDPOINT_METRICS,
+    KVFI_ENDPOINT_BOOTSTRAP_REGISTER,
+    KVFI_ENDPOINT_BOOTSTRAP_QUERY,
     KVFI_ENDPOINT_OTHER, /* unknown path, wrong method, unusable request */
     KVFI_ENDPOINTS
 };
@@ -26,6 +29,8 @@ struct kvfi_service_counters {
 
 struct kvfi_service {
     struct kvfi_registry registry;
+    struct kvfi_bootstrap bootstrap;
+    bool with_bootstrap; /* answer vLLM's bootstrap endpoints too */
     struct kvfi_service_counters counters;
     int64_t opened_ns;
 };
@@ -33,7 +38,8 @@ struct kvfi_service {
 /** A request, all parts borrowed for the call. */
 struct kvfi_service_request {
     const char *method, *path;
-    const char *instance; /* query argument, NULL when absent */
+    const char *instance;     /* query argument, NULL when absent */
+    const char *content_type; /* NULL when absent */
     const char *body;
     size_t body_bytes;
     int64_t now_ns;
@@ -43,6 +49,7 @@ struct kvfi_service_answer {
     unsigned code;            /* of HTTP */
     const char *content_type; /* constant */
     const char *allow;        /* with 405: the method there is; constant */
+    const char *location;     /* with 307: where instead; constant */
     struct kvfi_text body;    /* owned; kvfi_text_fini */
 };
 

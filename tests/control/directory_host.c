@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A directory for tests in other languages: directory_host LISTEN LEASE_MS MAX_RANKS. Prints its URL, or why not;
+/* A directory for tests in other languages: directory_host LISTEN LEASE_MS MAX_RANKS FLAGS. Prints its URL, or why not;
  * serves until its standard input ends. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +16,7 @@ int main(int argc, char **argv)
     if (argc > 1) options.listen = argv[1];
     if (argc > 2) options.lease_ns = strtoll(argv[2], NULL, 10) * 1000000;
     if (argc > 3) options.max_ranks = strtoll(argv[3], NULL, 10);
+    if (argc > 4) options.flags = strtoull(argv[4], NULL, 10);
     if (kvf_directory_open(&options, &directory, &error) != KVF_OK) {
         printf("%s %s\n", kvf_status_name(error.status), error.text);
         return 1;

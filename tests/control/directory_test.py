@@ -262,6 +262,108 @@ class Endpoints(unittest.TestCase):
         self.assertEqual([rank["rank"]["tp"] for rank in answer["ranks"]], list(range(64)))
 
 
+def stock(engine_id="eng-1", dp=0, tp=0, pp=0, addr="tcp://1.1.1.1:1111", **changes):
+    body = {"engine_id": engine_id, "dp_rank": dp, "tp_rank": tp, "pp_rank": pp, "addr": addr, **changes}
+    return {key: value for key, value in body.items() if value is not ...}
+
+
+class Bootstrap(unittest.TestCase):
+    """The registry of vLLM's Mooncake connector."""
+
+    def setUp(self):
+        self.directory = Directory("127.0.0.1:0", 10000, 100, 1)
+        self.addCleanup(self.directory.close)
+
+    def post(self, body, **headers):
+        named = {key.replace("_", "-"): value for key, value in headers.items()}
+        headers = {"content-type": "application/json", **named}
+        connection = http.client.HTTPConnection("127.0.0.1", self.directory.port, timeout=20)
+        try:
+            connection.request("POST", "/register", body if isinstance(body, bytes) else json.dumps(body), headers)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+    def query(self):
+        code, text, headers = self.directory.ask("/query?ignored=1")
+        self.assertEqual((code, headers["content-type"]), (200, "application/json"))
+        return text
+
+    def test_register_and_query(self):
+        self.assertEqual(self.query(), {})
+        ok = (200, {"status": "ok"})
+        self.assertEqual(self.post(stock(dp=3, tp=1)), ok)
+        self.assertEqual(self.post(stock(dp=3, tp=1)), ok)
+        self.assertEqual(self.post(stock(dp=3, tp=0, addr="tcp://2.2.2.2:2222")), ok)
+        self.assertEqual(self.post(stock(dp=3, tp=1, pp=1, addr="tcp://3.3.3.3:3")), ok)
+        self.assertEqual(self.post(stock("eng-0", addr="tcp://4.4.4.4:4")), ok)
+        with OPENER.open(self.directory.url + "/query", timeout=20) as answer:
+            self.assertEqual(answer.read().decode(), (
+                '{"3":{"engine_id":"eng-1","worker_addr":{"1":{"0":"tcp://1.1.1.1:1111","1":"tcp://3.3.3.3:3"},'
+                '"0":{"0":"tcp://2.2.2.2:2222"}}},'
+                '"0":{"engine_id":"eng-0","worker_addr":{"0":{"0":"tcp://4.4.4.4:4"}}}}'))
+
+    def test_what_contradicts(self):
+        self.post(stock())
+        self.assertEqual(self.post(stock("eng-2", tp=5)),
+                         (400, {"detail": "Engine ID mismatch for dp_rank=0: expected eng-1, got eng-2"}))
+        self.assertEqual(self.post(stock(addr="tcp://9.9.9.9:9")),
+                         (400, {"detail": "Worker with dp_rank=0, tp_rank=0, pp_rank=0 is already registered at "
+                                          "tcp://1.1.1.1:1111, but still want to register at tcp://9.9.9.9:9"}))
+
+    def test_what_counts_as_an_integer(self):
+        for value, rank in (("7", 7), (" -2 ", -2), ("3.0", 3), (2.0, 2), (True, 1), (-5, -5)):
+            with self.subTest(value):
+                self.assertEqual(self.post(stock(addr="tcp://h:%d" % rank, tp=value))[0], 200)
+                self.assertEqual(self.query()["0"]["worker_addr"][str(rank)], {"0": "tcp://h:%d" % rank})
+        for value in (2.5, "2.5", "x", "", None, [], 1e300, "99999999999999999999", ...):
+            with self.subTest(value):
+                code, answer = self.post(stock(tp=value))
+                self.assertEqual((code, type(answer["detail"])), (422, list))
+
+    def test_what_is_no_body(self):
+        for body in (b"", b"{", b"[]", b"17", stock(engine_id=5), stock(addr=None), stock(engine_id=...)):
+            with self.subTest(str(body)):
+                self.assertEqual(self.post(body)[0], 422)
+        self.assertEqual(self.post(stock(), content_type="text/plain")[0], 422)
+        self.assertEqual(self.post(stock(extra=[1]), content_type="application/json; charset=utf-8")[0], 200)
+
+    def test_paths_and_methods(self):
+        connection = http.client.HTTPConnection("127.0.0.1", self.directory.port, timeout=20)
+        self.addCleanup(connection.close)
+        rows = [
+            ("GET", "/register", 405, '{"detail":"Method Not Allowed"}', "allow", "POST"),
+            ("POST", "/query", 405, '{"detail":"Method Not Allowed"}', "allow", "GET"),
+            ("HEAD", "/query", 405, "", "allow", "GET"),
+            ("GET", "/other", 404, '{"detail":"Not Found"}', "content-type", "application/json"),
+            ("GET", "/query/", 307, "", "location", "/query"),
+            ("POST", "/register/", 307, "", "location", "/register"),
+            ("GET", "/query//", 404, '{"detail":"Not Found"}', "location", None),
+            ("GET", "/v1/health", 200, None, "content-type", "application/json"),
+        ]
+        for method, path, code, body, header, value in rows:  # on one connection: it is kept alive
+            with self.subTest(method + " " + path):
+                connection.request(method, path)
+                answer = connection.getresponse()
+                text = answer.read().decode()
+                self.assertEqual((answer.status, answer.getheader(header)), (code, value))
+                if body is not None:
+                    self.assertEqual(text, body)
+
+    def test_it_is_bounded(self):
+        for index in range(100):
+            self.assertEqual(self.post(stock(tp=index))[0], 200)
+        self.assertEqual(self.post(stock(tp=100))[0], 503)
+        self.assertEqual(self.post(stock(tp=99))[0], 200)
+
+    def test_it_is_off_unless_asked_for(self):
+        directory = Directory()
+        self.addCleanup(directory.close)
+        self.assertEqual(directory.ask("/register", stock())[:2], (404, {"error": 'there is no "/register" here'}))
+        self.assertEqual(directory.ask("/query")[0], 404)
+
+
 class Lifecycle(unittest.TestCase):
     def open(self, *arguments):
         directory = Directory(*arguments)
@@ -314,6 +416,8 @@ class Lifecycle(unittest.TestCase):
              "KVF_ERR_INVALID_ARGUMENT directory: lease_ns is 999000000, expected 1000000000 to 3600000000000"),
             (["127.0.0.1:0", "1000", "-1"],
              "KVF_ERR_INVALID_ARGUMENT directory: max_ranks is -1, expected 1 to 16777216"),
+            (["127.0.0.1:0", "1000", "5", "6"],
+             "KVF_ERR_NEWER_OPTION directory: flags are 0x6, this library knows 0x1"),
         ]
         for arguments, text in rows:
             with self.subTest(text):
