@@ -54,6 +54,7 @@ static void free_commands(kvf_engine *engine)
 /* Frees whatever there is of an engine whose thread does not run. */
 static void destroy(kvf_engine *engine)
 {
+    kvfi_peers_goodbye(engine);
     kvfi_carriers_close(engine); /* first: after this nobody touches registered memory */
     free_commands(engine);
     if (engine->pulls.buckets != NULL)

@@ -50,6 +50,18 @@ static void on_nack(kvf_engine *engine, struct kvfi_peer *peer, const struct kvf
     kvfi_peer_fail(engine, peer, KVFI_PEER_ON_REFUSE, &error);
 }
 
+/* A peer that closes says so, lest its silence be waited for. */
+static bool goodbye(kvf_engine *engine, struct kvfi_peer *peer, const struct kvfi_message *message)
+{
+    struct kvf_error error = {.position = -1};
+
+    if (message->type != KVFI_MSG_NACK || message->nack.status != KVF_ERR_CLOSED || message->nack.of[0] != '\0')
+        return false;
+    kvfi_fail(&error, KVF_ERR_PEER_LOST, "%s has closed", peer->name);
+    kvfi_peer_fail(engine, peer, KVFI_PEER_ON_LOST, &error);
+    return true;
+}
+
 static void from_source(kvf_engine *engine, struct kvfi_peer *peer, struct kvfi_message *message)
 {
     switch (message->type) {
@@ -102,6 +114,8 @@ static void dispatch(kvf_engine *engine, const struct kvfi_route *from, struct k
     if (peer != NULL)
         kvfi_peer_heard(peer);
     if (ping)
+        return;
+    if (peer != NULL && goodbye(engine, peer, message))
         return;
     if (message->type == KVFI_MSG_HELLO && incoming(from))
         kvfi_sink_on_hello(engine, from, message);

@@ -14,7 +14,7 @@ static void close_link(kvf_engine *engine, struct kvfi_peer *peer, size_t carrie
     struct kvfi_data_link *link = &peer->links[carrier];
     const struct kvfi_carrier *own = &engine->carriers[carrier];
 
-    if (link->state == KVFI_LINK_CONNECTING || link->state == KVFI_LINK_UP)
+    if (carrier < engine->carrier_count && (link->state == KVFI_LINK_CONNECTING || link->state == KVFI_LINK_UP))
         own->ops->disconnect(own->transport, link->number);
     link->state = KVFI_LINK_DOWN;
     link->number = 0;
@@ -24,7 +24,7 @@ static void close_link(kvf_engine *engine, struct kvfi_peer *peer, size_t carrie
 
 void kvfi_links_close(kvf_engine *engine, struct kvfi_peer *peer)
 {
-    for (size_t i = 0; i < engine->carrier_count; i++) {
+    for (size_t i = 0; i < KVFI_MAX_TRANSPORTS; i++) {
         close_link(engine, peer, i);
         peer->warned[i] = false;
     }

@@ -11,6 +11,7 @@
 #include "engine/links.h"
 
 enum { MAX_SOURCE_PEERS = 65536 };
+#define RECENT_NS (50 * KVFI_MS) /* no process is replaced by another within this */
 
 /* Silence counts as loss after three quarters of the timeout, looked at every eighth, so that it is noticed within
  * it. */
@@ -221,8 +222,10 @@ void kvfi_peer_fail(kvf_engine *engine, struct kvfi_peer *peer, int kind, const 
     if (kind == KVFI_PEER_ON_REFUSE)
         kvfi_logf(&engine->log, KVF_LOG_WARN, "%s refuses %s: %s", engine->self, peer->name, error->text);
     if (kind == KVFI_PEER_ON_LOST && (peer->life.state == KVFI_PEER_READY || peer->life.state == KVFI_PEER_GREETING)) {
-        kvfi_logf(&engine->log, KVF_LOG_WARN, "%s lost %s: %s", engine->self, peer->name, error->text);
-        kvfi_report_peer_lost(engine, peer);
+        kvfi_logf(&engine->log, peer->active > 0 ? KVF_LOG_WARN : KVF_LOG_INFO, "%s lost %s: %s", engine->self,
+                  peer->name, error->text);
+        if (peer->active > 0)
+            kvfi_report_peer_lost(engine, peer);
     }
     kvfi_peer_feed(engine, peer, kind, (enum kvf_status)error->status);
 }
@@ -240,6 +243,24 @@ void kvfi_peer_use(kvf_engine *engine, struct kvfi_peer *peer)
 }
 
 void kvfi_peer_unuse(struct kvfi_peer *peer) { peer->active--; }
+
+bool kvfi_source_alive(kvf_engine *engine, const char *instance)
+{
+    int64_t now = kvfi_now_ns();
+
+    for (const struct kvfi_peer *peer = engine->peers; peer != NULL; peer = peer->next)
+        if (peer->role == KVFI_PEER_SOURCE && peer->life.state == KVFI_PEER_READY &&
+            (peer->active > 0 || now - peer->heard_ns < RECENT_NS) && strcmp(peer->instance, instance) == 0)
+            return true;
+    return false;
+}
+
+void kvfi_peers_goodbye(kvf_engine *engine)
+{
+    for (struct kvfi_peer *peer = engine->peers; peer != NULL; peer = peer->next)
+        if (peer->routed && peer->life.state == KVFI_PEER_READY)
+            kvfi_send_nack(engine, &peer->route, "", "", 0, KVF_ERR_CLOSED, "this engine closes");
+}
 
 void kvfi_peers_forgive(kvf_engine *engine)
 {

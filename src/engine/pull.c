@@ -378,7 +378,8 @@ void kvfi_pull_begin(kvf_engine *engine, struct kvfi_pull_job *pull)
     resolve->check_places = true;
     resolve->done = on_resolved;
     incomplete = pull->started_ns + engine->settings.incomplete_timeout_ns;
-    kvfi_resolve_begin(engine, resolve, false, incomplete < deadline ? incomplete : deadline);
+    kvfi_resolve_begin(engine, resolve, !kvfi_source_alive(engine, pull->from),
+                       incomplete < deadline ? incomplete : deadline);
 }
 
 void kvfi_pull_destroy(kvf_engine *engine, struct kvfi_pull_job *pull)
