@@ -83,7 +83,8 @@ void kvfi_peer_unuse(struct kvfi_peer *peer);
 void kvfi_peer_heard(struct kvfi_peer *peer);
 
 void kvfi_peer_on_ping(kvf_engine *engine, const struct kvfi_route *from, const struct kvfi_msg_ping *ping);
-/** True when some rank of the instance is known to be alive at this moment: then the directory need not be asked anew. */
+/** True when some rank of the instance is known to be alive at this moment: then the directory need not be asked
+ *  anew. */
 bool kvfi_source_alive(kvf_engine *engine, const char *instance);
 /** Tells all that this engine closes. */
 void kvfi_peers_goodbye(kvf_engine *engine);

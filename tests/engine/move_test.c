@@ -58,6 +58,7 @@ static void run_row(size_t row)
         if (event.kind != KVF_EVENT_PULL_DONE)
             fail_msg("%s: %s", ROWS[row].name, event.text);
         assert_int_equal(event.tokens, ROWS[row].tokens);
+        assert_int_equal(event.transport, strcmp(transport, "loop") == 0 ? 1 : strcmp(transport, "shm") == 0 ? 2 : 4);
         if (!kit_check(&destination, r, &moved, 1))
             fail_msg("%s: wrong bytes on rank %zu", ROWS[row].name, r);
         assert_int_equal(kit_wait(&destination, r, KVF_EVENT_BLOCKS_REUSABLE).is_offer, 0);
