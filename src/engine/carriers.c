@@ -25,9 +25,12 @@ static enum kvf_status open_carrier(kvf_engine *engine, const char *name, struct
         .streams = engine->settings.tcp_streams, .connect_timeout_ns = engine->settings.connect_timeout_ns,
         .checksum = (engine->settings.flags & KVF_ENGINE_CHECKSUM) != 0, .memories = engine->memories,
         .memory_count = engine->memory_count, .fault_policy = NULL, .log = &engine->log};
-    struct kvfi_carrier carrier = {.name = name, .ops = kvfi_transport_find(faulty ? "fault" : name)};
+    char fault_name[64];
+    struct kvfi_carrier carrier = {.name = name};
     enum kvf_status status;
 
+    snprintf(fault_name, sizeof fault_name, "fault:%s", name);
+    carrier.ops = kvfi_transport_find(faulty ? fault_name : name);
     if (carrier.ops == NULL || engine->carrier_count == KVFI_MAX_TRANSPORTS)
         return kvfi_fail(error, KVF_ERR_NOT_SUPPORTED, "this build has no transport \"%s\"", name);
     if (faulty) {

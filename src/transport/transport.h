@@ -155,8 +155,8 @@ struct kvfi_transport_ops {
                                    size_t count, uint64_t cookie, struct kvf_error *error);
 };
 
-/** The transports of this build, by name ("loop", "shm", "tcp", "fault"); NULL when there is none of that name. "fault"
- *  wraps the one that fault_policy names. */
+/** The transports of this build, by name ("loop", "shm", "tcp"); NULL when there is none of that name. "fault:tcp" and so on
+ *  is the fault transport around one: it has the same bit and capabilities, and fault_policy names it too ("tcp:stall"). */
 const struct kvfi_transport_ops *kvfi_transport_find(const char *name);
 
 /** The entry for transports without ranges: KVF_ERR_NOT_SUPPORTED. */

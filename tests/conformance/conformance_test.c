@@ -14,7 +14,10 @@ static const struct subject subjects[] = {
     {"loop", "loop", NULL, true, false, false},
     {"shm", "shm", NULL, true, true, false},
     {"shm_remote", "shm", NULL, false, true, false},
-    {"tcp", "tcp", NULL, true, true, true},
+    {"tcp", "tcp", NULL, true, true, false},
+    {"tcp_checksum", "tcp", NULL, true, true, true},
+    {"fault_tcp", "fault:tcp", "tcp", true, true, false},
+    {"fault_shm_late", "fault:shm", "shm:delay_ms=3", true, true, false},
 };
 
 const struct subject *subject;

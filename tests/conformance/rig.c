@@ -18,7 +18,7 @@ struct kvfi_transport *rig_open(const struct rig *rig, bool is_src, const char *
     struct kvfi_transport_config config = {
         .host = "127.0.0.1", .self = is_src ? rig->src_who.name : rig->dst_who.name,
         .incarnation = is_src ? rig->src_who.incarnation : rig->dst_who.incarnation, .streams = 2,
-        .connect_timeout_ns = 5 * KVFI_SECOND, .fault_policy = policy ? policy : subject->policy,
+        .connect_timeout_ns = 5 * KVFI_SECOND, .checksum = subject->checksum, .fault_policy = policy ? policy : subject->policy,
         .memories = is_src ? rig->kit->src_regions : rig->kit->dst_regions, .memory_count = is_src ? 1 : 2};
     struct kvfi_transport *transport = NULL;
     struct kvf_error error;

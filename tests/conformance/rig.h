@@ -12,7 +12,7 @@ struct subject {
     const char *policy;    /* fault_policy; NULL = none */
     bool with_fd;          /* memories have a descriptor */
     bool other_process;    /* works between processes */
-    bool resends;          /* survives a cut connection */
+    bool checksum;
 };
 
 extern const struct subject *subject;
