@@ -263,9 +263,10 @@ void kvfi_post_ended(kvf_engine *engine, const struct kvfi_transport_event *even
         pthread_mutex_unlock(&engine->lock);
         if (sink->placed_bytes < sink->expected_bytes && sink->peer != NULL && sink->life.state != KVFI_SINK_DRAINING)
             send_progress(engine, sink, post);
-    } else if (sink->life.state != KVFI_SINK_DRAINING) {
-        snprintf(sink->text, sizeof sink->text, "%s", event->text[0] == '\0' ? kvf_strerror(event->status) :
-                 event->text);
+    } else if (sink->life.state != KVFI_SINK_DRAINING && sink->peer != NULL) {
+        snprintf(sink->text, sizeof sink->text, "%s over %s: %.300s", sink->peer->name,
+                 engine->carriers[sink->carrier].name,
+                 event->text[0] == '\0' ? kvf_strerror(event->status) : event->text);
     }
     drop_post(post);
     kvfi_sink_feed(engine, sink, KVFI_SINK_ON_POSTED, event->status, 0);

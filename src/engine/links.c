@@ -102,9 +102,9 @@ void kvfi_links_on_event(kvf_engine *engine, size_t carrier, const struct kvfi_t
         kvfi_sinks_on_link(engine, peer, carrier);
         return;
     }
-    link->error = (struct kvf_error){.status = event->status == KVF_OK ? KVF_ERR_PEER_LOST : event->status,
-                                     .position = -1};
-    snprintf(link->error.text, sizeof link->error.text, "%s", event->text);
+    kvfi_fail(&link->error, event->status == KVF_OK ? KVF_ERR_PEER_LOST : event->status, "%s over %s: %.300s",
+              peer->name,
+              own->name, event->text[0] == '\0' ? "the connection is gone" : event->text);
     own->ops->disconnect(own->transport, link->number);
     link->number = 0;
     if (event->kind == KVFI_TEV_CONNECTED) {

@@ -287,8 +287,8 @@ void kvfi_sink_connect(kvf_engine *engine, struct kvfi_sink_job *sink)
         if (state != KVFI_LINK_FAILED)
             break;
         warn_fallback(engine, sink, sink->carrier, error.text);
-        kvfi_fail(&last, KVF_ERR_UNREACHABLE, "%s cannot reach %s over %s: %.300s", engine->self, sink->peer->name,
-                  engine->carriers[sink->carrier].name, error.text);
+        kvfi_fail(&last, KVF_ERR_UNREACHABLE, "%s cannot reach %s: %.300s", engine->self, sink->peer->name,
+                  error.text);
     }
     if (sink->wish == pull->transport_count) {
         sink->carrier = 0;

@@ -186,7 +186,8 @@ static void test_restart(void **unused)
 
 static void test_calls(void **unused)
 {
-    static const int64_t twice[] = {1, 2, 3, 4, 5, 6, 1}, high[] = {1, 2, 3, 4, 5, 6, 64}, low[] = {1, 2, -2, 4, 5, 6,
+    static const int64_t twice[] = {1, 2, 3, 4, 5, 6, 1}, high[] = {1, 2, 3, 4, 5, 6, 64};
+    static const int64_t low[] = {1, 2, -2, 4, 5, 6,
                                                                                                     7};
     struct kvf_instance_recipe recipe = kit_recipe();
     struct kit_side side;
