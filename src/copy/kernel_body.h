@@ -117,7 +117,10 @@ KERNEL_INLINE void stream_run(char *dst, const char *src, int64_t bytes)
     case bytes: FOR_EACH_RUN(tile, __builtin_memcpy(dst, src, bytes)); break
 
 #define LINES_CASE(bytes) \
-    case bytes: FOR_EACH_RUN(tile, for (int64_t i = 0; i < (bytes); i += 64) copy_line(dst + i, src + i)); break
+    case bytes: \
+        FOR_EACH_RUN(tile, ahead_step(&ahead, bytes); \
+                     for (int64_t i = 0; i < (bytes); i += 64) copy_line(dst + i, src + i)); \
+        break
 
 /* Runs shorter than a line. */
 KERNEL_INLINE void small_tile(const struct kvfi_tile *tile)
@@ -135,13 +138,27 @@ KERNEL_INLINE void small_tile(const struct kvfi_tile *tile)
     }
 }
 
+/* After a tile of short runs, which are copied without prefetch (it would cost more than the run): the walk ahead goes on
+ * with the next tile. */
+KERNEL_INLINE void ahead_catch_up(struct ahead *ahead, const struct kvfi_tile *tile)
+{
+    if (ahead->tile > tile || ahead->tile == ahead->end) return;
+    ahead->tile = tile + 1;
+    ahead_enter(ahead);
+    ahead_step(ahead, AHEAD_RUN_BYTES);
+}
+
 KERNEL_TARGET static void copy_tiles(const struct kvfi_tile *tiles, size_t count)
 {
+    struct ahead ahead = {0};
+
+    ahead_start(&ahead, tiles, count);
     for (const struct kvfi_tile *tile = tiles; tile < tiles + count; tile++) {
         const int64_t dst_stride = tile->dst_stride, src_stride = tile->src_stride, bytes = tile->run_bytes;
 
         if (bytes < 64) {
             small_tile(tile);
+            ahead_catch_up(&ahead, tile);
             continue;
         }
         switch (bytes) {
@@ -149,7 +166,7 @@ KERNEL_TARGET static void copy_tiles(const struct kvfi_tile *tiles, size_t count
         LINES_CASE(128);
         LINES_CASE(256);
         LINES_CASE(512);
-        default: FOR_EACH_RUN(tile, copy_run(dst, src, bytes)); break;
+        default: FOR_EACH_RUN(tile, ahead_step(&ahead, bytes); copy_run(dst, src, bytes)); break;
         }
     }
 }
@@ -168,19 +185,14 @@ KERNEL_TARGET static void stream_tiles(const struct kvfi_tile *tiles, size_t cou
     ahead_start(&ahead, tiles, count);
     for (const struct kvfi_tile *tile = tiles; tile < tiles + count; tile++) {
         const int64_t dst_stride = tile->dst_stride, src_stride = tile->src_stride, bytes = tile->run_bytes;
-        const bool on_lines = (((uintptr_t)tile->dst | (uintptr_t)dst_stride | (uintptr_t)tile->dst_row_stride) & 63) == 0;
+        const uintptr_t low_bits = (uintptr_t)tile->dst | (uintptr_t)dst_stride | (uintptr_t)tile->dst_row_stride;
 
         if (bytes < 64) {
-            /* A prefetch per run would cost more than the run: the walk goes on with the next tile. */
             small_tile(tile);
-            if (ahead.tile <= tile && ahead.tile != ahead.end) {
-                ahead.tile = tile + 1;
-                ahead_enter(&ahead);
-                ahead_step(&ahead, AHEAD_RUN_BYTES);
-            }
+            ahead_catch_up(&ahead, tile);
             continue;
         }
-        switch (on_lines ? bytes : 0) {
+        switch ((low_bits & 63) == 0 ? bytes : 0) {
         STREAM_CASE(64);
         STREAM_CASE(128);
         STREAM_CASE(256);
