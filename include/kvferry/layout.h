@@ -37,7 +37,7 @@ struct kvf_group {
 
 /** Where one layer of a view lies: in which pool, how far into each slot. */
 struct kvf_place {
-    int64_t layer;        /**< model-wide layer id, at least 0 */
+    int64_t layer;        /**< model-wide layer id, 0 to 2^63 - 2 */
     int64_t pool;         /**< index into kvf_layout_spec.pools */
     int64_t offset_bytes; /**< offset of the view's first byte in a slot */
 };

@@ -135,6 +135,9 @@ static enum kvf_status check_places(const struct kvf_layout_spec *spec, size_t n
         if (place->layer < 0) {
             status = kvfi_fail(error, KVF_ERR_LAYOUT, "view %zu (%s): layer %" PRId64 " is negative", number,
                                view->role, place->layer);
+        } else if (place->layer == INT64_MAX) {
+            status = kvfi_fail(error, KVF_ERR_LAYOUT, "view %zu (%s): layer %" PRId64 " has no end in 64 bits", number,
+                               view->role, place->layer);
         } else if (place->pool < 0 || (uint64_t)place->pool >= spec->pool_count) {
             status = kvfi_fail(error, KVF_ERR_LAYOUT, "%s layer %" PRId64 ": pool %" PRId64 " of %zu pools", view->role,
                                place->layer, place->pool, spec->pool_count);

@@ -83,6 +83,9 @@ static enum kvf_status check_rows(const struct kvf_holding *rows, size_t row_cou
             if (rows[i].layers[j] < 0) {
                 status = kvfi_fail(error, KVF_ERR_LAYOUT, "row %zu (%s): layer %lld is negative", i, rows[i].role,
                                    (long long)rows[i].layers[j]);
+            } else if (rows[i].layers[j] == INT64_MAX) {
+                status = kvfi_fail(error, KVF_ERR_LAYOUT, "row %zu (%s): layer %lld has no end in 64 bits", i,
+                                   rows[i].role, (long long)rows[i].layers[j]);
             }
         }
     }

@@ -10,6 +10,7 @@
 #include "layout/worked_examples.h"
 
 static const int64_t layers_a[] = {3, 1}, layers_b[] = {0, 2}, layers_negative[] = {0, -1}, layers_twice[] = {4, 4};
+static const int64_t layers_last[] = {0, INT64_MAX};
 
 static struct kvf_holding row(const char *role, int64_t unit_first, int64_t unit_count, const int64_t *layers)
 {
@@ -61,6 +62,9 @@ static void test_refused(void **state)
         {"negative layer", {{.role = "k", .tag = "t", .row_bytes = 8, .byte_count = 8, .unit_total = 2,
                              .unit_count = 1, .stripes = 1, .layers = layers_negative, .layer_count = 2}},
          KVF_ERR_LAYOUT, "row 0 (k): layer -1 is negative"},
+        {"layer with no end", {{.role = "k", .tag = "t", .row_bytes = 8, .byte_count = 8, .unit_total = 2,
+                                .unit_count = 1, .stripes = 1, .layers = layers_last, .layer_count = 2}},
+         KVF_ERR_LAYOUT, "row 0 (k): layer 9223372036854775807 has no end in 64 bits"},
         {"layer twice", {{.role = "k", .tag = "t", .row_bytes = 8, .byte_count = 8, .unit_total = 2, .unit_count = 1,
                           .stripes = 1, .layers = layers_twice, .layer_count = 2}}, KVF_ERR_LAYOUT,
          "k layer 4: given twice"},

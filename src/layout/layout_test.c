@@ -74,6 +74,8 @@ static const struct refused {
     {"entries overflow", AT(views[0].slots_per_block), INT64_MAX, KVF_ERR_LAYOUT,
      "view 0 (k): 16 tokens per block do not divide by 9223372036854775807 slots of 16 entries"},
     {"layer", AT(places[0][1].layer), -1, KVF_ERR_LAYOUT, "view 0 (k): layer -1 is negative"},
+    {"layer with no end", AT(places[0][1].layer), INT64_MAX, KVF_ERR_LAYOUT,
+     "view 0 (k): layer 9223372036854775807 has no end in 64 bits"},
     {"layer twice", AT(places[0][1].layer), 0, KVF_ERR_LAYOUT, "k layer 0: given twice"},
     {"pool index", AT(places[1][0].pool), 1, KVF_ERR_LAYOUT, "v layer 0: pool 1 of 1 pools"},
     {"offset", AT(places[1][0].offset_bytes), -8, KVF_ERR_LAYOUT, "v layer 0: offset of -8 bytes is negative"},

@@ -9,7 +9,7 @@
 #include "layout/check.h"
 #include "layout/rects.h"
 
-/* Runs that one layout may fall apart into for this check; a bound on its memory, far above any real cache. */
+/* Runs that one layout may fall apart into for this check; a bound on its memory and time, far above any real cache. */
 enum { MOST_RUNS = 2 * 1024 * 1024 };
 
 /* Slot 0 of one layer of one view. The first fields name what is tested together: pools of one memory and stride are
@@ -137,19 +137,21 @@ static enum kvf_status refuse(const struct strand *strands, const struct kvfi_re
                      second->layer, q - b->y_first);
 }
 
-/* Tests strands of one class. */
-static enum kvf_status check_class(const struct strand *strands, size_t count, struct kvf_error *error)
+/* Tests strands of one class. `runs_left` is what all classes may have. */
+static enum kvf_status check_class(const struct strand *strands, size_t count, size_t *runs_left,
+                                   struct kvf_error *error)
 {
     enum kvf_status status = KVF_OK;
     size_t runs = count_runs(strands, count), a, b;
     struct kvfi_rect *rects = NULL;
     bool found = false;
 
-    if (runs > MOST_RUNS) {
-        status = kvfi_fail(error, KVF_ERR_LIMIT, "%s layer %" PRId64 " and others in its memory have more than %d "
-                           "separate runs in a slot", strands->view->role, strands->layer, MOST_RUNS);
+    if (runs > *runs_left) {
+        status = kvfi_fail(error, KVF_ERR_LIMIT, "%s layer %" PRId64 ": the layout has more than %d separate runs in its "
+                           "slots", strands->view->role, strands->layer, MOST_RUNS);
         goto done;
     }
+    *runs_left -= runs;
     rects = kvfi_alloc_array(2 * runs, sizeof *rects);
     status = rects ? kvfi_rects_overlap(rects, list_runs(strands, count, rects), &found, &a, &b) : KVF_ERR_NO_MEMORY;
     if (status == KVF_ERR_NO_MEMORY) status = kvfi_fail_memory(error, "layout check");
@@ -164,7 +166,7 @@ enum kvf_status kvfi_check_overlaps(const struct kvf_layout *layout, struct kvf_
     enum kvf_status status = KVF_OK;
     const struct kvf_layout_spec *spec = &layout->spec;
     struct strand *strands = NULL;
-    size_t count = 0, kept = 0, end;
+    size_t count = 0, kept = 0, runs_left = MOST_RUNS, end;
 
     for (size_t i = 0; i < spec->view_count; i++) count += spec->views[i].place_count;
     strands = kvfi_alloc_array(count, sizeof *strands);
@@ -184,7 +186,7 @@ enum kvf_status kvfi_check_overlaps(const struct kvf_layout *layout, struct kvf_
     }
     for (size_t first = 0; first < kept && status == KVF_OK; first = end) {
         for (end = first + 1; end < kept && compare_class(&strands[first], &strands[end]) == 0;) end++;
-        if (end - first > 1) status = check_class(strands + first, end - first, error);
+        if (end - first > 1) status = check_class(strands + first, end - first, &runs_left, error);
     }
 done:
     free(strands);

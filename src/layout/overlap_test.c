@@ -228,17 +228,59 @@ static void test_bounded_runs(void **state)
     spec.views = &view;
     spec.memory_count = spec.pool_count = spec.group_count = spec.view_count = 1;
     assert_int_equal(kvf_layout_create(&spec, &layout, &error), KVF_ERR_LIMIT);
-    assert_string_equal(error.text, "k layer 0 and others in its memory have more than 2097152 separate runs in a slot");
+    assert_string_equal(error.text, "k layer 0: the layout has more than 2097152 separate runs in its slots");
     view.unit_count = 1024;
     assert_int_equal(kvf_layout_create(&spec, &layout, &error), KVF_OK);
     kvf_layout_release(layout);
+}
+
+/* Groups of two views each, whose rows lie a row apart in every direction: the groups are tested one by one, the work of
+ * all of them is bounded together. */
+static void test_runs_of_all_groups(void **state)
+{
+    enum { GROUPS = 40, SIDE = 170 };
+    static const char *const roles[2] = {"k", "v"};
+    const int64_t memory_bytes = -1;
+    const struct kvf_pool pool = {0, 0, INT64_C(1) << 40, 4};
+    struct kvf_group groups[GROUPS];
+    struct kvf_view views[2 * GROUPS];
+    struct kvf_place places[2 * GROUPS];
+    struct kvf_layout_spec spec;
+    struct kvf_error error = {0};
+    kvf_layout *layout = NULL;
+
+    (void)state;
+    for (int64_t i = 0; i < 2 * GROUPS; i++) {
+        groups[i / 2] = (struct kvf_group){SIDE, 0, 1, 0, 0};
+        places[i] = (struct kvf_place){i / 2, 0, i % 2 * 2};
+        views[i] = (struct kvf_view){.role = roles[i % 2], .tag = "t", .group = i / 2, .row_bytes = 1, .byte_count = 1,
+                                     .unit_total = SIDE, .unit_count = SIDE, .unit_stride_bytes = 4 * SIDE,
+                                     .entry_stride_bytes = 4, .entries = SIDE, .slots_per_block = 1,
+                                     .places = &places[i], .place_count = 1};
+    }
+    kvf_layout_spec_init(&spec, sizeof spec);
+    spec.memory_bytes = &memory_bytes;
+    spec.pools = &pool;
+    spec.groups = groups;
+    spec.views = views;
+    spec.memory_count = spec.pool_count = 1;
+    spec.group_count = 30;
+    spec.view_count = 60;
+    assert_int_equal(kvf_layout_create(&spec, &layout, &error), KVF_OK);
+    kvf_layout_release(layout);
+    layout = NULL;
+    spec.group_count = GROUPS;
+    spec.view_count = 2 * GROUPS;
+    assert_int_equal(kvf_layout_create(&spec, &layout, &error), KVF_ERR_LIMIT);
+    assert_string_equal(error.text, "k layer 36: the layout has more than 2097152 separate runs in its slots");
+    assert_null(layout);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_marking), cmocka_unit_test(test_any_number_of_slots),
-        cmocka_unit_test(test_bounded_runs),
+        cmocka_unit_test(test_bounded_runs), cmocka_unit_test(test_runs_of_all_groups),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

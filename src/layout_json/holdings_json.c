@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "layout_json/holdings_json.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 
 #include "base/array.h"
@@ -64,11 +63,6 @@ enum kvf_status kvfi_holdings_to_json(const kvf_holdings *holdings, json_t **out
     for (size_t i = 0; ok && i < row_count; i++) {
         if (!kvfi_is_utf8(rows[i].role) || !kvfi_is_utf8(rows[i].tag)) {
             status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "holdings[%zu]: role and tag are not UTF-8", i);
-            goto done;
-        }
-        if (rows[i].layer_count > 0 && rows[i].layers[rows[i].layer_count - 1] == INT64_MAX) {
-            status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT,
-                               "holdings[%zu]: layer %" PRId64 " has no end in 64 bits", i, INT64_MAX);
             goto done;
         }
         ok = json_array_append_new(array, row_to_json(&rows[i])) == 0;
