@@ -41,7 +41,8 @@ struct kvf_skipped {
  *  @param out  returned to the caller (free with kvf_election_destroy); written on success only
  *  @return KVF_OK; KVF_ERR_INCOMPATIBLE when a needed cell is held by no source rank ("k layer 3 units [2,4): no source
  *          rank holds them"), when source ranks stripe it in different ways, or when units or row bytes are counted
- *          differently; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NO_MEMORY; KVF_ERR_LIMIT (2,097,152 cells times layers)
+ *          differently; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NO_MEMORY; KVF_ERR_LIMIT (2,097,152 cells times
+ *          layers; 2^28 rows and layers looked at, about a second)
  *  Any thread, never blocks. Cost: distinct holder lists times ranks of both instances. */
 KVF_API enum kvf_status kvf_elect(const struct kvf_member *src, size_t src_count, const struct kvf_member *dst,
                                   size_t dst_count, size_t destination, kvf_election **out, struct kvf_error *error);

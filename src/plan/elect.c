@@ -98,24 +98,42 @@ static void split(struct classes *classes, const struct kvf_holding *row, const 
     classes->count = count;
 }
 
+enum kvf_status kvfi_elect_spend(struct kvfi_elected_list *list, size_t steps, const char *role,
+                                 struct kvf_error *error)
+{
+    enum kvf_status status = KVF_OK;
+
+    if (steps > (uint64_t)list->steps_left) {
+        status = kvfi_fail(error, KVF_ERR_LIMIT, "election of %s takes more than %" PRId64 " steps", role,
+                           KVFI_ELECT_MAX_STEPS);
+    } else {
+        list->steps_left -= (int64_t)steps;
+    }
+    return status;
+}
+
 /* Ranks of one pipeline stage have equal layer lists, and splitting by a list again changes nothing. */
-static void split_by_all(struct classes *classes, const struct kvf_holding *row, const struct kvfi_holder *others,
-                         size_t count)
+static enum kvf_status split_by_all(struct job *job, struct classes *classes, const struct kvf_holding *row,
+                                    const struct kvfi_holder *others, size_t count, struct kvf_error *error)
 {
     const struct kvf_holding *seen[LISTS_REMEMBERED];
     size_t seen_count = 0, j;
+    enum kvf_status status = KVF_OK;
 
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count && status == KVF_OK; i++) {
         const struct kvf_holding *other = others[i].row;
 
         for (j = 0; j < seen_count; j++) {
             if (seen[j]->layer_count == other->layer_count &&
                 memcmp(seen[j]->layers, other->layers, other->layer_count * sizeof *other->layers) == 0) break;
         }
-        if (j < seen_count) continue;
+        status = kvfi_elect_spend(&job->found, j + 1, row->role, error);
+        if (j < seen_count || status != KVF_OK) continue;
         if (seen_count < LISTS_REMEMBERED) seen[seen_count++] = other;
-        split(classes, row, other);
+        status = kvfi_elect_spend(&job->found, row->layer_count + other->layer_count, row->role, error);
+        if (status == KVF_OK) split(classes, row, other);
     }
+    return status;
 }
 
 static size_t pick(const struct kvfi_holder *rows, size_t count, int64_t layer, struct kvfi_holder *out)
@@ -158,10 +176,13 @@ static enum kvf_status elect_one(struct job *job, const struct kvf_holding *row,
                                      .rivals = job->rivals};
     enum kvf_status status;
 
+    status = kvfi_elect_spend(&job->found, job->src_row_count + job->dst_row_count, row->role, error);
+    if (status != KVF_OK) goto done;
     class.holder_count = pick(job->src_rows, job->src_row_count, layers[0], job->holders);
     class.rival_count = pick(job->dst_rows, job->dst_row_count, layers[0], job->rivals);
     status = check_totals(row, layers[0], job->holders, class.holder_count, error);
     if (status == KVF_OK) status = kvfi_elect_class(&class, &job->found, error);
+done:
     return status;
 }
 
@@ -196,9 +217,9 @@ static enum kvf_status elect_row(struct job *job, const struct kvf_holding *row,
         status = kvfi_fail_memory(error, "election");
         goto done;
     }
-    split_by_all(&classes, row, job->src_rows, job->src_row_count);
-    split_by_all(&classes, row, job->dst_rows, job->dst_row_count);
-    status = elect_classes(job, &classes, row, error);
+    status = split_by_all(job, &classes, row, job->src_rows, job->src_row_count, error);
+    if (status == KVF_OK) status = split_by_all(job, &classes, row, job->dst_rows, job->dst_row_count, error);
+    if (status == KVF_OK) status = elect_classes(job, &classes, row, error);
 done:
     free(classes.layers);
     free(classes.first);
@@ -383,7 +404,7 @@ enum kvf_status kvf_elect(const struct kvf_member *src, size_t src_count, const 
 {
     enum kvf_status status;
     struct job job = {.src = src, .dst = dst, .src_count = src_count, .dst_count = dst_count,
-                      .destination = destination};
+                      .destination = destination, .found.steps_left = KVFI_ELECT_MAX_STEPS};
     struct kvf_election *election = NULL;
 
     if (!out || (src_count && !src) || (dst_count && !dst)) {

@@ -30,11 +30,20 @@ struct kvfi_elected {
     struct kvf_cell cell;
 };
 
-/** Answers of all classes, growing. */
+/** Answers of all classes, growing; and the work that may still be done for one election. */
 struct kvfi_elected_list {
     struct kvfi_elected *items;
     size_t count, capacity;
+    int64_t steps_left;
 };
+
+/** Rows and layers that one election may look at: about a second or two, and a hundred times what a thousand ranks on either
+ *  side need. Holdings are a peer's numbers. */
+#define KVFI_ELECT_MAX_STEPS (INT64_C(1) << 28)
+
+/** Takes `steps` from what is left. @return KVF_OK, KVF_ERR_LIMIT */
+enum kvf_status kvfi_elect_spend(struct kvfi_elected_list *list, size_t steps, const char *role,
+                                 struct kvf_error *error);
 
 /** Layers of one row of the destination that the same ranks hold. Everything is borrowed. */
 struct kvfi_elect_class {

@@ -237,26 +237,31 @@ done:
 }
 
 /* Brings the active holders to the slab of units that starts at `unit`; `*next` is the first holder not yet met. */
-static void move_to(struct work *work, int64_t unit, size_t *next)
+static enum kvf_status move_to(struct work *work, int64_t unit, size_t *next, struct kvf_error *error)
 {
     const struct kvfi_elect_class *job = work->job;
+    enum kvf_status status = kvfi_elect_spend(work->list, work->active_count + 1, job->row->role, error);
     size_t kept = 0;
+
+    if (status != KVF_OK) goto done;
 
     for (size_t i = 0; i < work->active_count; i++) {
         const struct kvf_holding *row = work->active[i].row;
 
         if (row->unit_first + row->unit_count > unit) work->active[kept++] = work->active[i];
     }
-    for (; *next < job->holder_count && job->holders[*next].row->unit_first <= unit; ++*next) {
+    for (; status == KVF_OK && *next < job->holder_count && job->holders[*next].row->unit_first <= unit; ++*next) {
         const struct kvfi_holder holder = job->holders[*next];
         size_t at = kept;
 
         if (holder.row->unit_first + holder.row->unit_count <= unit) continue;
         for (; at > 0 && work->active[at - 1].rank > holder.rank; at--) work->active[at] = work->active[at - 1];
         work->active[at] = holder;
-        kept++;
+        status = kvfi_elect_spend(work->list, ++kept - at, job->row->role, error);
     }
     work->active_count = kept;
+done:
+    return status;
 }
 
 static size_t find_cover(struct work *work, const struct kvf_cell *cell)
@@ -281,12 +286,13 @@ static enum kvf_status elect_cells(struct work *work, struct kvf_error *error)
 
     qsort(work->job->holders, work->job->holder_count, sizeof *work->job->holders, compare_holders);
     for (size_t u = 0; u + 1 < work->unit_cuts && status == KVF_OK; u++) {
-        move_to(work, work->units[u], &next);
+        status = move_to(work, work->units[u], &next, error);
         for (size_t b = 0; b + 1 < work->byte_cuts && status == KVF_OK; b++) {
             const struct kvf_cell cell = {work->job->row->role, 0, work->units[u], work->units[u + 1] - work->units[u],
                                           work->bytes[b], work->bytes[b + 1] - work->bytes[b]};
 
-            status = elect_cell(work, cell, find_cover(work, &cell), error);
+            status = kvfi_elect_spend(work->list, work->active_count + work->job->rival_count + 1, cell.role, error);
+            if (status == KVF_OK) status = elect_cell(work, cell, find_cover(work, &cell), error);
         }
     }
     return status;

@@ -390,12 +390,81 @@ static void test_many_ranks(void **state)
     }
 }
 
+/* Rows of one layer each, all layers apart, as only a hostile rank has them: what they cost is bounded. */
+static void test_many_rows(void **state)
+{
+    enum { ROWS = 20000 };
+    static const struct { const char *name; size_t rows; uint32_t flags; enum kvf_status status; } cases[] = {
+        {"a thousand", 1000, 0, KVF_OK},
+        {"too many", ROWS, 0, KVF_ERR_LIMIT},
+        {"too many, optional", ROWS, KVF_VIEW_OPTIONAL, KVF_ERR_LIMIT},
+    };
+    static struct kvf_holding rows[ROWS];
+    static int64_t layers[ROWS];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct kvf_error error = {0};
+        kvf_holdings *holdings = NULL;
+        kvf_election *election = NULL;
+        struct kvf_member member = {0};
+
+        for (size_t r = 0; r < cases[i].rows; r++) {
+            layers[r] = (int64_t)r;
+            rows[r] = (struct kvf_holding){.role = "k", .tag = "t", .row_bytes = 16, .byte_count = 16,
+                                           .unit_total = ROWS, .unit_first = (int64_t)r, .unit_count = 1,
+                                           .stripes = 1, .flags = cases[i].flags, .layers = &layers[r],
+                                           .layer_count = 1};
+        }
+        assert_int_equal(kvf_holdings_create(rows, cases[i].rows, &holdings, NULL), KVF_OK);
+        member.holdings = holdings;
+        if (kvf_elect(&member, 1, &member, 1, 0, &election, &error) != cases[i].status) {
+            fail_msg("%s: %s", cases[i].name, error.text);
+        }
+        if (cases[i].status != KVF_OK) {
+            assert_string_equal(error.text, "election of k takes more than 268435456 steps");
+            assert_null(election);
+        }
+        kvf_election_destroy(election);
+        kvf_holdings_release(holdings);
+    }
+}
+
+/* One row against a thousand cuts of its units times a thousand of its bytes. */
+static void test_many_cuts(void **state)
+{
+    enum { ROWS = 4096 };
+    static struct kvf_holding rows[ROWS];
+    static const int64_t layer = 0;
+    const struct kvf_holding all = {.role = "k", .tag = "t", .row_bytes = ROWS, .byte_count = ROWS, .unit_total = ROWS,
+                                    .unit_count = ROWS, .stripes = 1, .layers = &layer, .layer_count = 1};
+    struct kvf_error error = {0};
+    kvf_holdings *cut = NULL, *whole = NULL;
+    kvf_election *election = NULL;
+    struct kvf_member src[2] = {{{0}, NULL}, {{.tp = 1}, NULL}}, dst = {0};
+
+    (void)state;
+    for (int64_t r = 0; r < ROWS; r++) {
+        rows[r] = all;
+        rows[r].unit_first = rows[r].byte_first = r;
+        rows[r].unit_count = rows[r].byte_count = 1;
+    }
+    assert_int_equal(kvf_holdings_create(rows, ROWS, &cut, NULL), KVF_OK);
+    assert_int_equal(kvf_holdings_create(&all, 1, &whole, NULL), KVF_OK);
+    src[0].holdings = cut;
+    src[1].holdings = dst.holdings = whole;
+    assert_int_equal(kvf_elect(src, 2, &dst, 1, 0, &election, &error), KVF_ERR_LIMIT);
+    kvf_holdings_release(whole);
+    kvf_holdings_release(cut);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rules), cmocka_unit_test(test_skipped), cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_places), cmocka_unit_test(test_places_of_parts),
         cmocka_unit_test(test_every_cell_once), cmocka_unit_test(test_many_ranks),
+        cmocka_unit_test(test_many_rows), cmocka_unit_test(test_many_cuts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
