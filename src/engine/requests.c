@@ -66,8 +66,8 @@ static int64_t wait_of(const struct kvfi_message *message)
     if (message->type != KVFI_MSG_PULL)
         return KVFI_RELEASE_WAIT_NS;
     wait = message->pull.timeout_ms * KVFI_MS;
-    margin = wait / 10;
-    return wait - (margin > 200 * KVFI_MS ? 200 * KVFI_MS : margin);
+    margin = wait / 5;
+    return wait - (margin > KVFI_SECOND / 2 ? KVFI_SECOND / 2 : margin);
 }
 
 void kvfi_request_park(kvf_engine *engine, struct kvfi_peer *peer, struct kvfi_message *message)

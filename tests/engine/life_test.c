@@ -217,7 +217,7 @@ static void test_cancel_by_the_prefill_side(void **unused)
     expect(&pair.destination, 0, KVF_EVENT_PULL_FAILED, KVF_ERR_CANCELLED, "by its caller at the prefill side");
     kit_wait(&pair.source, 0, KVF_EVENT_BLOCKS_REUSABLE);
     kit_wait(&pair.destination, 0, KVF_EVENT_BLOCKS_REUSABLE);
-    pull(&pair, 0, 1, 300 * MS); /* the next attempt waits for its own offer */
+    pull(&pair, 0, 1, SECOND); /* the next attempt waits for its own offer */
     expect(&pair.destination, 0, KVF_EVENT_PULL_FAILED, KVF_ERR_EXPIRED, "never offered at p/pp0.cp0.tp0");
     close_pair(&pair);
 }
@@ -255,7 +255,7 @@ static void test_deadlines(void **unused)
     struct pair pair;
     (void)unused;
     open_pair(&pair, 1, 1, NULL);
-    pull(&pair, 0, 0, 300 * MS);
+    pull(&pair, 0, 0, SECOND);
     expect(&pair.destination, 0, KVF_EVENT_PULL_FAILED, KVF_ERR_EXPIRED,
            "transfer \"t\" attempt 0 was never offered at p/pp0.cp0.tp0");
     kit_wait(&pair.destination, 0, KVF_EVENT_BLOCKS_REUSABLE);

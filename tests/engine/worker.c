@@ -11,12 +11,13 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <unistd.h>
 
-enum { MAX_BLOCKS = 64 };
+enum { MAX_BLOCKS = 64, MAX_SEEN = 16 };
 
 static struct kit_side side;
 static int64_t ids[MAX_BLOCKS];
+static struct kvf_event seen[MAX_SEEN]; /* while something else was waited for */
+static size_t seen_count;
 
 static void answer(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static void answer(const char *format, ...)
@@ -67,9 +68,11 @@ static void call_pull(const char *id, int64_t tokens, int64_t timeout_ms)
 static void wait_sent(int64_t bytes)
 {
     struct kvf_engine_stats stats = {.struct_size = sizeof stats};
+
     do {
+        if (seen_count < MAX_SEEN)
+            seen_count += kvf_engine_wait(side.ranks[0].engine, &seen[seen_count], 1, MS);
         kvf_engine_get_stats(side.ranks[0].engine, &stats);
-        usleep(1000);
     } while (stats.bytes_sent < bytes);
     answer("sent %" PRId64, stats.bytes_sent);
 }
@@ -77,7 +80,14 @@ static void wait_sent(int64_t bytes)
 static void next_event(void)
 {
     struct kvf_event event = {0};
-    size_t count = kvf_engine_wait(side.ranks[0].engine, &event, 1, 20 * SECOND);
+    size_t count = 1;
+
+    if (seen_count > 0) {
+        event = seen[0];
+        memmove(seen, seen + 1, --seen_count * sizeof event);
+    } else {
+        count = kvf_engine_wait(side.ranks[0].engine, &event, 1, 20 * SECOND);
+    }
     answer("%zu %d %s %s: %s", count, event.kind, kvf_status_name(event.status), event.transfer, event.text);
 }
 
