@@ -103,7 +103,8 @@ typedef struct kvf_plan kvf_plan;
  *  @param options  NULL = defaults
  *  @param out      returned to the caller (free with kvf_plan_release); written on success only
  *  @return KVF_OK; KVF_ERR_INCOMPATIBLE naming role, layer, field and both values; KVF_ERR_LIMIT (comb period above
- *          4,096); KVF_ERR_OVERFLOW; KVF_ERR_NO_MEMORY; KVF_ERR_NEWER_OPTION
+ *          4,096; more patches, boxes or runs of positions than any real cache has); KVF_ERR_OVERFLOW;
+ *          KVF_ERR_NO_MEMORY; KVF_ERR_NEWER_OPTION; KVF_ERR_INVALID_ARGUMENT
  *  Cost: patches (parts x layers x share cells) times its logarithm; independent of slots and prompt length. */
 KVF_API enum kvf_status kvf_plan_create(const kvf_layout *src, const kvf_layout *dst, const kvf_share *share,
                                         const struct kvf_plan_options *options, kvf_plan **out,
@@ -216,9 +217,9 @@ typedef struct kvf_binding kvf_binding;
  *  The plan is kept alive by the binding.
  *  @param out  returned to the caller (free with kvf_binding_destroy); written on success only
  *  @return KVF_OK; KVF_ERR_IDS naming group, index and value (below -1, not below slots, repeated, source hole under a
- *          destination id, destination too short); KVF_ERR_OUT_OF_RANGE (range not aligned to the grain, or longer
- *          than a ring retains: "positions both rings retain"); KVF_ERR_LIMIT (runs of positions, shapes);
- *          KVF_ERR_OVERFLOW; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NEWER_OPTION; KVF_ERR_NO_MEMORY
+ *          destination id, destination too short); KVF_ERR_OUT_OF_RANGE (range not aligned to the grain, past the
+ *          end of the request, or longer than a ring retains: "positions both rings retain"); KVF_ERR_LIMIT (runs of
+ *          positions, shapes); KVF_ERR_OVERFLOW; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NEWER_OPTION; KVF_ERR_NO_MEMORY
  *  Cost: one step per run of positions that two slots share, never per token. Any thread, never blocks. */
 KVF_API enum kvf_status kvf_bind(const kvf_plan *plan, const struct kvf_bind_request *request, kvf_binding **out,
                                  struct kvf_error *error);

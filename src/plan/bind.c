@@ -15,6 +15,7 @@ struct binder {
     struct kvf_bind_request request;
     struct kvfi_collector collector;
     int64_t first_missing; /**< in tokens; INT64_MAX = none */
+    int64_t steps;         /**< of the walks so far */
     struct kvf_error *error;
 };
 
@@ -53,6 +54,9 @@ static enum kvf_status check_request(struct binder *at, const struct kvf_bind_re
     else if (own->token_begin < 0 || own->token_end < own->token_begin)
         status = kvfi_fail(at->error, KVF_ERR_OUT_OF_RANGE, "range [%" PRId64 ",%" PRId64 ") of tokens is not valid",
                            own->token_begin, own->token_end);
+    else if (own->request_tokens < 0)
+        status = kvfi_fail(at->error, KVF_ERR_OUT_OF_RANGE, "a request of %" PRId64 " tokens is not valid",
+                           own->request_tokens);
     else if (!(own->flags & KVF_BIND_SRC_UNKNOWN) && (own->src_count != src_groups || !own->src))
         status = kvfi_fail(at->error, KVF_ERR_INVALID_ARGUMENT,
                            "%zu source id lists, expected one for each of %zu groups", own->src_count, src_groups);
@@ -241,7 +245,7 @@ static enum kvf_status bind_positions(struct binder *at, const struct kvfi_track
     const struct kvf_track *key = &track->key;
     bool src_unknown = request->flags & KVF_BIND_SRC_UNKNOWN;
     struct kvfi_walk walk = {.track = track, .src = track->src, .dst = track->dst, .max_steps = KVFI_BIND_MAX_STEPS,
-                             .partial = request->flags & KVF_BIND_PARTIAL};
+                             .steps = at->steps, .partial = request->flags & KVF_BIND_PARTIAL};
     enum kvf_status status;
     struct kvfi_comb comb;
 
@@ -256,6 +260,7 @@ static enum kvf_status bind_positions(struct binder *at, const struct kvfi_track
         status = kvfi_walk_next(&walk, &comb, at->error);
         if (!status) status = kvfi_collector_add(&at->collector, &comb, at->error);
     }
+    at->steps = walk.steps;
     if (status == KVF_ERR_NOT_FOUND) status = KVF_OK;
     if (!status && walk.missing_count) {
         int64_t token = walk.first_missing * key->tokens_per_entry;

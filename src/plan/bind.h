@@ -54,6 +54,7 @@ struct kvfi_collector {
     size_t count, capacity;
     size_t first_bound;
     size_t last;     /**< shape of the comb before */
+    int64_t patch_shapes; /**< shapes times the patches of their tracks, of all tracks */
     uint32_t *table; /**< open addressing over this track's shapes: number in the track + 1, 0 = free */
     size_t table_size;
 };

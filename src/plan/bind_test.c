@@ -271,6 +271,61 @@ static void test_hostile_ranges(void **state)
     kvf_plan_release(plan);
 }
 
+/* The walks of all tracks are bounded together. */
+static void test_hostile_tracks(void **state)
+{
+    const struct kvf_id_list late = {(const int64_t[]){1}, 1, 12000000};
+    const struct kvf_id_list both[] = {late, late}, one[] = {late, KIT_IDS(1)};
+    struct kvf_bind_request request = request_of(both, both, 0, INT64_C(16) * 12000001, KVF_BIND_PARTIAL);
+    struct kvf_error error = {0};
+    kvf_binding *binding = NULL;
+    struct kit kit;
+    kvf_plan *plan;
+
+    (void)state;
+    kit_init(&kit);
+    kit_pool(&kit, kit_memory(&kit), 0, 4096, 16);
+    for (int64_t group = 0; group < 2; group++) {
+        kit_group(&kit, 16);
+        kit_view(&kit, (struct kit_part){.role = group ? "v" : "k", .group = group, .row = 8, .entries = 16});
+        kit_place(&kit, 0, 0, 2048 * group);
+    }
+    plan = kit_plan(&kit, &kit, 0);
+    assert_int_equal(kvf_bind(plan, &request, &binding, &error), KVF_ERR_LIMIT);
+    assert_string_equal(error.text, "groups 1 and 1: more than 16777216 runs of positions");
+    assert_null(binding);
+    request.src = request.dst = one;
+    assert_int_equal(kvf_bind(plan, &request, &binding, &error), KVF_OK);
+    kvf_binding_destroy(binding);
+    kvf_plan_release(plan);
+    kit_free(&kit);
+}
+
+/* A request of fewer than no tokens, dealt contiguously. */
+static void test_negative_request(void **state)
+{
+    const struct kvf_id_list ids = KIT_IDS(1);
+    struct kvf_bind_request request = request_of(&ids, &ids, 0, INT64_MAX, 0);
+    struct kvf_error error = {0};
+    kvf_binding *binding = NULL;
+    struct kit kit;
+    kvf_plan *plan;
+
+    (void)state;
+    kit_init(&kit);
+    kit_pool(&kit, kit_memory(&kit), 0, 16, 16);
+    kit.groups[kit_group(&kit, 1)] = (struct kvf_group){1, 0, 2, 1, 0};
+    kit_view(&kit, (struct kit_part){.role = "k", .row = 16, .entries = 1});
+    kit_place(&kit, 0, 0, 0);
+    plan = kit_plan(&kit, &kit, 0);
+    request.src_count = request.dst_count = 1;
+    request.request_tokens = INT64_MIN;
+    assert_int_equal(kvf_bind(plan, &request, &binding, &error), KVF_ERR_OUT_OF_RANGE);
+    assert_string_equal(error.text, "a request of -9223372036854775808 tokens is not valid");
+    kvf_plan_release(plan);
+    kit_free(&kit);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -279,6 +334,8 @@ int main(void)
         cmocka_unit_test(test_partial),
         cmocka_unit_test(test_repeats_far_apart),
         cmocka_unit_test(test_hostile_ranges),
+        cmocka_unit_test(test_hostile_tracks),
+        cmocka_unit_test(test_negative_request),
     };
 
     return cmocka_run_group_tests_name("bind", tests, NULL, NULL);

@@ -97,7 +97,8 @@ static enum kvf_status add_shape(struct kvfi_collector *collector, const struct 
     struct kvfi_bound *bound;
     int64_t shapes = (int64_t)(collector->count - collector->first_bound);
 
-    if (shapes >= KVFI_BIND_MAX_SHAPES || (shapes + 1) * collector->track->key.patches > KVFI_PLAN_MAX_PATCH_SHAPES) {
+    collector->patch_shapes += collector->track->key.patches;
+    if (shapes >= KVFI_BIND_MAX_SHAPES || collector->patch_shapes > KVFI_PLAN_MAX_PATCH_SHAPES) {
         status = kvfi_fail(error, KVF_ERR_LIMIT,
                            "groups %" PRId64 " and %" PRId64 ": the range has more than %" PRId64 " shapes of %" PRId64
                            " patches",

@@ -300,7 +300,7 @@ static bool add_shape(struct kvf_shape **shapes, size_t *count, size_t *capacity
 }
 
 enum kvf_status kvfi_period_shapes(const struct kvfi_track *track, struct kvf_shape **out, size_t *count,
-                                   struct kvf_error *error)
+                                   int64_t *steps, struct kvf_error *error)
 {
     struct kvfi_walk walk = {.track = track, .src = track->src, .dst = track->dst, .src_ids = {.every = true},
                              .dst_ids = {.every = true}, .max_steps = KVFI_PLAN_MAX_PERIOD_STEPS};
@@ -329,6 +329,7 @@ enum kvf_status kvfi_period_shapes(const struct kvfi_track *track, struct kvf_sh
     }
     if (status != KVF_ERR_NOT_FOUND) goto done;
     status = KVF_OK;
+    *steps += walk.steps;
     *out = shapes;
     *count = shape_count;
     shapes = NULL;

@@ -58,17 +58,28 @@ void kvf_plan_release(kvf_plan *plan)
     if (plan && atomic_fetch_sub_explicit(&plan->references, 1, memory_order_acq_rel) == 1) destroy(plan);
 }
 
+/** What the tracks of a plan have taken so far. */
+struct spent {
+    int64_t steps, patch_shapes;
+};
+
 /** Makes the boxes of each of the period's shapes. */
-static enum kvf_status fill_shapes(struct kvf_plan *plan, struct kvfi_track *track, int64_t *patch_shapes,
+static enum kvf_status fill_shapes(struct kvf_plan *plan, struct kvfi_track *track, struct spent *spent,
                                    struct kvf_error *error)
 {
     struct kvf_shape *shapes = NULL;
     size_t count = 0;
-    enum kvf_status status = kvfi_period_shapes(track, &shapes, &count, error);
+    enum kvf_status status = kvfi_period_shapes(track, &shapes, &count, &spent->steps, error);
 
     if (status) goto done;
-    if (!kvfi_mad_i64((int64_t)count, track->key.patches, *patch_shapes, patch_shapes) ||
-        *patch_shapes > KVFI_PLAN_MAX_PATCH_SHAPES) {
+    if (spent->steps > KVFI_PLAN_MAX_STEPS) {
+        status = kvfi_fail(error, KVF_ERR_LIMIT,
+                           "groups %" PRId64 " and %" PRId64 ": the periods of all groups have more than %d runs of "
+                           "positions", track->key.src_group, track->key.dst_group, KVFI_PLAN_MAX_STEPS);
+        goto done;
+    }
+    if (!kvfi_mad_i64((int64_t)count, track->key.patches, spent->patch_shapes, &spent->patch_shapes) ||
+        spent->patch_shapes > KVFI_PLAN_MAX_PATCH_SHAPES) {
         status = kvfi_fail(
             error, KVF_ERR_LIMIT,
             "groups %" PRId64 " and %" PRId64 ": %zu shapes of %" PRId64 " patches are more than %d boxes",
@@ -174,14 +185,14 @@ static void fill_info(struct kvf_plan *plan)
 enum kvf_status kvfi_plan_finish(struct kvf_plan *plan, struct kvf_error *error)
 {
     enum kvf_status status = KVF_OK;
-    int64_t patch_shapes = 0;
+    struct spent spent = {0, 0};
 
     for (size_t t = 0; t < plan->track_count && !status; t++) {
         struct kvfi_track *track = &plan->tracks[t];
 
         kvfi_track_sides(track, &plan->src->spec.groups[track->key.src_group],
                          &plan->dst->spec.groups[track->key.dst_group]);
-        status = fill_shapes(plan, track, &patch_shapes, error);
+        status = fill_shapes(plan, track, &spent, error);
     }
     if (!status) status = fill_limits(plan, error);
     if (!status) fill_info(plan);

@@ -21,8 +21,9 @@ enum kvfi_plan_limit {
     KVFI_PLAN_MAX_PAIRS = 1 << 24,         /**< view pairs (times share cells) looked at */
     KVFI_PLAN_MAX_PATCH_SHAPES = 1 << 22,  /**< patches times shapes, of all tracks */
     KVFI_PLAN_MAX_PERIOD_COMBS = 4096,
-    KVFI_PLAN_MAX_PERIOD_STEPS = 1 << 20,  /**< steps of the walk over one period */
-    KVFI_BIND_MAX_STEPS = 1 << 24,         /**< steps of the walk over one range */
+    KVFI_PLAN_MAX_PERIOD_STEPS = 1 << 20,  /**< steps of the walk over one track's period */
+    KVFI_PLAN_MAX_STEPS = 1 << 23,         /**< steps of the walks over the periods of all tracks */
+    KVFI_BIND_MAX_STEPS = 1 << 24,         /**< steps of the walks over one range, of all tracks */
     KVFI_BIND_MAX_SHAPES = 4096            /**< shapes of one track in one binding */
 };
 
@@ -123,9 +124,10 @@ bool kvfi_boxes_join(const struct kvf_plan *plan, struct kvf_box *boxes, size_t 
 int64_t kvfi_gcd(int64_t a, int64_t b);
 int64_t kvfi_lcm(int64_t a, int64_t b);
 
-/** Makes the shapes of one period. @param out  returned to the caller (free with free) */
+/** Makes the shapes of one period, and adds the steps that took to `*steps`.
+ *  @param out  returned to the caller (free with free) */
 enum kvf_status kvfi_period_shapes(const struct kvfi_track *track, struct kvf_shape **out, size_t *count,
-                                   struct kvf_error *error);
+                                   int64_t *steps, struct kvf_error *error);
 
 /** Sets both sides and the grain of a track from its key and groups. */
 void kvfi_track_sides(struct kvfi_track *track, const struct kvf_group *src, const struct kvf_group *dst);

@@ -249,6 +249,41 @@ static void test_hostile_periods(void **state)
     }
 }
 
+/* As many tracks as heads, each with a period of its own to walk: they are bounded together. */
+static void test_hostile_tracks(void **state)
+{
+    static const struct { const char *name; int64_t tracks; const char *text; } cases[] = {
+        {"a few", 16, NULL},
+        {"many", 200, "groups 64 and 0: the periods of all groups have more than 8388608 runs of positions"},
+    };
+    const int64_t tokens = 1 << 16;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct kit src, dst;
+
+        print_message("%s\n", cases[i].name);
+        kit_init(&src);
+        kit_init(&dst);
+        kit_pool(&src, kit_memory(&src), 0, INT64_C(1) << 32, 8);
+        kit_pool(&dst, kit_memory(&dst), 0, INT64_C(1) << 32, 8);
+        kit_group(&dst, 64);
+        for (int64_t t = 0; t < cases[i].tracks; t++) {
+            src.groups[kit_group(&src, tokens)] = (struct kvf_group){tokens, 0, 2, 0, 1};
+            kit_view(&src, (struct kit_part){.role = "k", .group = t, .row = 1, .total = cases[i].tracks, .first = t,
+                                             .units = 1, .unit_stride = tokens, .entries = tokens});
+            kit_place(&src, 0, 0, t * tokens);
+        }
+        kit_view(&dst, (struct kit_part){.role = "k", .row = 1, .total = cases[i].tracks, .unit_stride = 64,
+                                         .entries = 64});
+        kit_place(&dst, 0, 0, 0);
+        if (cases[i].text) kit_refused(&src, &dst, 0, KVF_ERR_LIMIT, cases[i].text);
+        else kvf_plan_release(kit_plan(&src, &dst, 0));
+        kit_free(&dst);
+        kit_free(&src);
+    }
+}
+
 static void test_options(void **state)
 {
     struct {
@@ -287,6 +322,7 @@ int main(void)
         cmocka_unit_test(test_cut_atom),
         cmocka_unit_test(test_nothing_in_common),
         cmocka_unit_test(test_hostile_periods),
+        cmocka_unit_test(test_hostile_tracks),
         cmocka_unit_test(test_options),
     };
 
