@@ -12,7 +12,8 @@ extern "C" {
 /** Copies everything a binding moves, in one pass, from the source's memories to the destination's.
  *  @param src_base  address of each source memory, by memory index; the arrays are borrowed for the call
  *  @param dst_base  the same for the destination; no byte of the two may be the same memory
- *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT when a memory index has no base; KVF_ERR_NO_MEMORY
+ *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT, with nothing copied, when a memory index has no base, or when the binding
+ *          was made with KVF_BIND_SRC_UNKNOWN or KVF_BIND_DST_UNKNOWN; KVF_ERR_NO_MEMORY
  *  Any thread; takes as long as the copy. Kernels are chosen by the CPU's features. */
 KVF_API enum kvf_status kvf_copy(const kvf_binding *binding, void *const *src_base, size_t src_count,
                                  void *const *dst_base, size_t dst_count, struct kvf_error *error);
@@ -28,7 +29,9 @@ enum kvf_packer_side {
 };
 
 /** @param base  address of each memory of that side; the array is copied, the memory borrowed until destroy
- *  @param out   returned to the caller (free with kvf_packer_destroy); the binding must outlive it */
+ *  @param out   returned to the caller (free with kvf_packer_destroy); the binding must outlive it
+ *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT for another side, when a memory index has no base, or when the binding does
+ *          not know that side's block ids (the other side's may be unknown); KVF_ERR_NO_MEMORY */
 KVF_API enum kvf_status kvf_packer_create(const kvf_binding *binding, int side, void *const *base, size_t base_count,
                                           kvf_packer **out, struct kvf_error *error);
 KVF_API void kvf_packer_destroy(kvf_packer *packer);

@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "plan/sides.h"
 
 enum { BATCH_BYTES = 1 << 20 };
 
@@ -13,7 +14,10 @@ enum kvf_status kvfi_copier_init(struct kvfi_copier *copier, const struct kvfi_k
                                  struct kvf_error *error)
 {
     struct kvf_binding_info info;
+    enum kvf_status status = kvfi_binding_check_side(binding, true, src->address, src->count, error);
 
+    if (status == KVF_OK) status = kvfi_binding_check_side(binding, false, dst->address, dst->count, error);
+    if (status != KVF_OK) return status;
     kvf_binding_get_info(binding, &info);
     copier->kernels = kernels ? kernels : kvfi_kernels_best();
     copier->tiles_fn = info.bytes >= KVFI_STREAM_BYTES ? copier->kernels->stream : copier->kernels->copy;

@@ -30,7 +30,8 @@ struct kvfi_copier {
 };
 
 /** @param kernels  NULL = the best of this CPU
- *  @return KVF_OK, KVF_ERR_NO_MEMORY; the binding and the memories are borrowed until fini */
+ *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT (a memory without an address, a side whose block ids the binding does not
+ *  know); KVF_ERR_NO_MEMORY. The binding and the memories are borrowed until fini */
 enum kvf_status kvfi_copier_init(struct kvfi_copier *copier, const struct kvfi_kernels *kernels,
                                  const kvf_binding *binding, const struct kvfi_bases *src, const struct kvfi_bases *dst,
                                  struct kvf_error *error);

@@ -323,7 +323,6 @@ static void bad_packers_are_refused(void **state)
     struct sides sides;
     struct kvf_error error;
     kvf_packer *packer = NULL;
-    char stream[16];
     void *none = NULL;
 
     (void)state;
@@ -331,10 +330,44 @@ static void bad_packers_are_refused(void **state)
     assert_int_equal(kvf_packer_create(sides.binding, 2, &none, 1, &packer, &error), KVF_ERR_INVALID_ARGUMENT);
     assert_string_equal(error.text, "packer side is 2, expected 0 (pack) or 1 (unpack)");
     assert_null(packer);
-    assert_int_equal(kvf_packer_create(sides.binding, KVF_PACK, &none, 1, &packer, &error), KVF_OK);
-    assert_int_equal(kvf_packer_run(packer, stream, sizeof stream), 0);
-    kvf_packer_destroy(packer);
+    assert_int_equal(kvf_packer_create(sides.binding, KVF_PACK, &none, 1, &packer, &error), KVF_ERR_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "source memory 0 has no address");
+    assert_int_equal(kvf_packer_create(sides.binding, KVF_UNPACK, NULL, 0, &packer, &error), KVF_ERR_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "destination memory 0 has no address");
+    assert_null(packer);
     kvf_packer_destroy(NULL);
+    sides_fini(&sides);
+}
+
+/* A binding that does not know the ids of a side has made-up slots there: no byte may be touched by them. */
+static void unknown_sides_are_refused(void **state)
+{
+    static const struct { uint64_t flag; int side, other; const char *text; } rows[] = {
+        {KVF_BIND_SRC_UNKNOWN, KVF_PACK, KVF_UNPACK, "the binding does not know the source's block ids"},
+        {KVF_BIND_DST_UNKNOWN, KVF_UNPACK, KVF_PACK, "the binding does not know the destination's block ids"},
+    };
+    struct sides sides;
+    struct kvf_error error;
+    void *src, *dst;
+
+    (void)state;
+    sides_init(&sides, &shapes[3]);
+    src = sides.src;
+    dst = sides.dst;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        kvf_binding *binding = bind_sides(&shapes[3], sides.plan, rows[i].flag);
+        void **own = rows[i].side == KVF_PACK ? &src : &dst, **peer = rows[i].side == KVF_PACK ? &dst : &src;
+        kvf_packer *packer = NULL;
+
+        assert_int_equal(kvf_copy(binding, &src, 1, &dst, 1, &error), KVF_ERR_INVALID_ARGUMENT);
+        assert_string_equal(error.text, rows[i].text);
+        assert_int_equal(kvf_packer_create(binding, rows[i].side, own, 1, &packer, &error), KVF_ERR_INVALID_ARGUMENT);
+        assert_string_equal(error.text, rows[i].text);
+        assert_null(packer);
+        assert_int_equal(kvf_packer_create(binding, rows[i].other, peer, 1, &packer, &error), KVF_OK);
+        kvf_packer_destroy(packer);
+        kvf_binding_destroy(binding);
+    }
     sides_fini(&sides);
 }
 
@@ -344,7 +377,7 @@ int main(void)
         cmocka_unit_test(copies_are_right), cmocka_unit_test(copies_in_pieces_are_right),
         cmocka_unit_test(packing_starts_and_stops_anywhere), cmocka_unit_test(unpacking_needs_no_source_ids),
         cmocka_unit_test(iovecs_list_the_same_bytes), cmocka_unit_test(bad_memories_are_refused),
-        cmocka_unit_test(bad_packers_are_refused),
+        cmocka_unit_test(bad_packers_are_refused), cmocka_unit_test(unknown_sides_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "copy/copier.h"
 #include "copy/walk.h"
+#include "plan/sides.h"
 
 enum { PACKER_TILES = 64 };
 
@@ -17,7 +18,6 @@ struct kvf_packer {
     kvfi_tiles_fn tiles_fn;
     bool is_pack;
     void **base;
-    size_t base_count;
     kvf_cursor *cursor;
     struct kvfi_walk walk; /* both addresses are of this side; the stream's are made from position_bytes */
     int64_t position_bytes, total_bytes;
@@ -35,6 +35,8 @@ enum kvf_status kvfi_packer_create_with(const struct kvfi_kernels *kernels, cons
         status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "packer side is %d, expected 0 (pack) or 1 (unpack)", side);
         goto done;
     }
+    status = kvfi_binding_check_side(binding, side == KVF_PACK, base, base_count, error);
+    if (status != KVF_OK) goto done;
     packer = kvfi_alloc_zeroed(1, sizeof *packer);
     if (packer) packer->base = kvfi_alloc_array(base_count, sizeof *packer->base);
     if (!packer || !packer->base) {
@@ -42,7 +44,6 @@ enum kvf_status kvfi_packer_create_with(const struct kvfi_kernels *kernels, cons
         goto done;
     }
     if (base_count > 0) memcpy(packer->base, base, base_count * sizeof *base);
-    packer->base_count = base_count;
     kvf_binding_get_info(binding, &info);
     packer->total_bytes = info.bytes;
     packer->kernels = kernels ? kernels : kvfi_kernels_best();
@@ -74,7 +75,7 @@ void kvf_packer_destroy(kvf_packer *packer)
 }
 
 /* Enters the next move: only this side's strides matter, so runs that touch here become one whatever they do on the
- * other side. False at the end, and at a memory without an address. */
+ * other side. False at the end. */
 static bool next_move(kvf_packer *packer)
 {
     struct kvf_move move;
@@ -83,7 +84,6 @@ static bool next_move(kvf_packer *packer)
 
     if (kvf_cursor_next(packer->cursor, &move) != KVF_OK) goto done;
     memory = packer->is_pack ? move.src_memory : move.dst_memory;
-    if (memory < 0 || (uint64_t)memory >= packer->base_count || !packer->base[memory]) goto done;
     for (int64_t i = 0; i < move.loop_count; i++) {
         struct kvf_loop *loop = &move.loops[i];
 

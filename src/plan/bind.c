@@ -387,6 +387,7 @@ enum kvf_status kvf_bind(const kvf_plan *plan, const struct kvf_bind_request *re
         goto done;
     }
     binding->plan = kvf_plan_acquire(plan);
+    binding->flags = at.request.flags;
     binding->bound = at.collector.bound;
     binding->bound_count = at.collector.count;
     at.collector.bound = NULL;

@@ -28,6 +28,7 @@ struct kvfi_bound {
 
 struct kvf_binding {
     kvf_plan *plan;
+    uint64_t flags;           /**< of the request */
     struct kvfi_bound *bound; /**< in wire order: tracks by key, shapes by their first comb */
     size_t bound_count;
     struct kvf_binding_info info; /**< all but `runs` */

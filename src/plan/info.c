@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+
+#include "base/error.h"
+#include "plan/bind.h"
 #include "plan/plan.h"
+#include "plan/sides.h"
 
 void kvf_plan_get_info(const kvf_plan *plan, struct kvf_plan_info *info)
 {
@@ -36,4 +41,30 @@ enum kvf_status kvf_plan_box(const kvf_plan *plan, size_t track, size_t shape, s
     if (box >= (size_t)folded->shape.boxes) return KVF_ERR_OUT_OF_RANGE;
     *out = folded->boxes[box];
     return KVF_OK;
+}
+
+enum kvf_status kvfi_binding_check_side(const kvf_binding *binding, bool is_src, void *const *address, size_t count,
+                                        struct kvf_error *error)
+{
+    const struct kvf_layout_spec *spec = is_src ? &binding->plan->src->spec : &binding->plan->dst->spec;
+    const char *name = is_src ? "source" : "destination";
+    enum kvf_status status = KVF_OK;
+
+    if (binding->flags & (is_src ? KVF_BIND_SRC_UNKNOWN : KVF_BIND_DST_UNKNOWN)) {
+        status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "the binding does not know the %s's block ids", name);
+        goto done;
+    }
+    for (size_t i = 0; i < binding->bound_count; i++) {
+        const struct kvfi_folded *folded = &binding->bound[i].folded;
+
+        for (int64_t b = 0; b < folded->shape.boxes; b++) {
+            int64_t memory = spec->pools[is_src ? folded->boxes[b].src_pool : folded->boxes[b].dst_pool].memory;
+
+            if ((uint64_t)memory < count && address[memory]) continue;
+            status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "%s memory %" PRId64 " has no address", name, memory);
+            goto done;
+        }
+    }
+done:
+    return status;
 }
