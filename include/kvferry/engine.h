@@ -55,7 +55,8 @@ struct kvf_engine_options {
     int64_t directory_timeout_ns; /**< for one directory request with its retries; default 5 s */
     int64_t incomplete_timeout_ns; /**< how long a pull waits for an instance to become complete; default 30 s */
     int64_t event_capacity;   /**< events held before new commands get KVF_ERR_AGAIN; default 65536 */
-    const char *fault_policy; /**< tests only: wraps every transport in the fault transport; default NULL */
+    const char *fault_policy; /**< tests only: faults of every transport ("corrupt=1"), or of one ("tcp:corrupt=1");
+                                   src/transport/fault/fault.h lists them; default NULL */
     struct kvf_log_sink log;
 };
 

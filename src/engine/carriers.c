@@ -16,27 +16,38 @@ static const char *known_name(const char *text, size_t bytes)
     return NULL;
 }
 
+/* The faults that the policy has for this transport, NULL for none: "FAULTS" is for all, "NAME:FAULTS" for one. */
+static const char *faults_for(const kvf_engine *engine, const char *name)
+{
+    const char *policy = engine->settings.fault_policy, *colon = strchr(policy, ':');
+
+    if (policy[0] == '\0')
+        return NULL;
+    if (colon == NULL)
+        return policy;
+    return known_name(policy, (size_t)(colon - policy)) == name ? colon + 1 : NULL;
+}
+
 static enum kvf_status open_carrier(kvf_engine *engine, const char *name, struct kvf_error *error)
 {
-    bool faulty = engine->settings.fault_policy[0] != '\0';
-    char policy[KVF_ERROR_TEXT_BYTES];
+    const char *faults = faults_for(engine, name);
+    char policy[KVF_ERROR_TEXT_BYTES], wrapper[32];
     struct kvfi_transport_config config = {
         .host = engine->settings.host, .self = engine->self, .incarnation = engine->incarnation,
         .streams = engine->settings.tcp_streams, .connect_timeout_ns = engine->settings.connect_timeout_ns,
         .checksum = (engine->settings.flags & KVF_ENGINE_CHECKSUM) != 0, .memories = engine->memories,
-        .memory_count = engine->memory_count, .fault_policy = NULL, .log = &engine->log};
-    char fault_name[64];
+        .memory_count = engine->memory_count, .log = &engine->log};
     struct kvfi_carrier carrier = {.name = name};
     enum kvf_status status;
 
-    snprintf(fault_name, sizeof fault_name, "fault:%s", name);
-    carrier.ops = kvfi_transport_find(faulty ? fault_name : name);
-    if (carrier.ops == NULL || engine->carrier_count == KVFI_MAX_TRANSPORTS)
-        return kvfi_fail(error, KVF_ERR_NOT_SUPPORTED, "this build has no transport \"%s\"", name);
-    if (faulty) {
-        snprintf(policy, sizeof policy, "%s:%s", name, engine->settings.fault_policy);
+    if (faults != NULL) {
+        snprintf(wrapper, sizeof wrapper, "fault:%s", name);
+        snprintf(policy, sizeof policy, "%s:%s", name, faults);
         config.fault_policy = policy;
     }
+    carrier.ops = kvfi_transport_find(faults == NULL ? name : wrapper);
+    if (carrier.ops == NULL || engine->carrier_count == KVFI_MAX_TRANSPORTS)
+        return kvfi_fail(error, KVF_ERR_NOT_SUPPORTED, "this build has no transport \"%s\"", name);
     status = carrier.ops->open(&config, &carrier.transport, error);
     if (status != KVF_OK)
         return status;

@@ -216,6 +216,23 @@ static void test_deaths_after_the_end(void **unused)
     end(&d, 0);
 }
 
+/* Chunks are posted and their bytes stand still half way. */
+static void test_deaths_in_mid_bytes(void **unused)
+{
+    (void)unused;
+    for (int who = 0; who < 2; who++) {
+        struct worker p = up("p", "stall"), d = up("d", NULL);
+        ask(&p, "offer t 1024 1024 60000", "ok");
+        ask(&d, "pull t 1024 60000", "ok");
+        ask(&d, "quiet", "0");
+        end(who == 0 ? &p : &d, SIGKILL);
+        expect_lost(who == 0 ? &d : &p, who == 0 ? KVF_EVENT_PULL_FAILED : KVF_EVENT_OFFER_FAILED, "pp0.cp0.tp0");
+        expect_reusable(who == 0 ? &d : &p);
+        end(&p, 0);
+        end(&d, 0);
+    }
+}
+
 /* Stopped is as silent as dead; when it goes on, nobody is harmed. */
 static void test_prefill_stands_still(void **unused)
 {
@@ -261,6 +278,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_decode_dies_in_the_middle),
         cmocka_unit_test(test_decode_dies_while_it_waits),
         cmocka_unit_test(test_deaths_after_the_end),
+        cmocka_unit_test(test_deaths_in_mid_bytes),
         cmocka_unit_test(test_prefill_stands_still),
     };
     if (argc < 3)

@@ -4,7 +4,7 @@
  *
  *   worker p|d TRANSPORTS DIRECTORY-URL   one rank; then lines:
  *   offer ID TOKENS READY TIMEOUT_MS | ready ID LAYER_END TOKENS | pull ID TOKENS TIMEOUT_MS | event | check TOKENS |
- *   sent BYTES (waits until so many are sent) | quit
+ *   sent BYTES (waits until so many are sent) | quiet (200 ms long no event comes) | quit
  */
 #include "kit.h"
 
@@ -114,6 +114,8 @@ static bool obey(const char *line)
         wait_sent(a);
     else if (strncmp(line, "event", 5) == 0)
         next_event();
+    else if (strncmp(line, "quiet", 5) == 0)
+        answer("%zu", kvf_engine_wait(side.ranks[0].engine, seen, 1, 200 * MS));
     else
         return false;
     return true;
