@@ -10,16 +10,33 @@
 #include "base/error.h"
 
 #define MAX_TEXT_BYTES INT64_C(1073741824)
+#define RANK_ANSWER_BYTES 320  /* numbers and keys of a rank in an answer */
+#define HEAD_ANSWER_BYTES 4096 /* an answer without its ranks */
 
 void kvfi_registry_init(struct kvfi_registry *registry, int64_t lease_ns, int64_t max_ranks, int64_t first_epoch)
 {
     *registry = (struct kvfi_registry){.lease_ns = lease_ns, .max_ranks = max_ranks, .max_text_bytes = MAX_TEXT_BYTES,
+                                       .max_answer_bytes = KVFI_DIRECTORY_MAX_ANSWER_BYTES - HEAD_ANSWER_BYTES,
                                        .last_epoch = first_epoch, .next_expiry_ns = INT64_MAX};
 }
 
 static int64_t text_bytes(const struct kvfi_registry_rank *rank)
 {
     return (int64_t)(strlen(rank->channel) + strlen(rank->holdings));
+}
+
+/** Escapes may double the bytes of a channel's name; holdings are JSON already. */
+static int64_t answer_bytes(const char *channel, const char *holdings)
+{
+    return RANK_ANSWER_BYTES + 2 * (int64_t)strlen(channel) + (int64_t)strlen(holdings);
+}
+
+/** Counts a rank that came (`sign` 1) or went (-1). */
+static void count_rank(struct kvfi_registry *registry, struct kvfi_registry_instance *instance,
+                       const struct kvfi_registry_rank *rank, int sign)
+{
+    registry->text_bytes += sign * text_bytes(rank);
+    instance->answer_bytes += sign * answer_bytes(rank->channel, rank->holdings);
 }
 
 static void free_rank(struct kvfi_registry_rank *rank)
@@ -96,7 +113,7 @@ static void expire_ranks(struct kvfi_registry *registry, struct kvfi_registry_in
         struct kvfi_registry_rank *rank = &instance->ranks[i];
 
         if (rank->expires_ns <= now_ns) {
-            registry->text_bytes -= text_bytes(rank);
+            count_rank(registry, instance, rank, -1);
             registry->rank_count--;
             registry->expired++;
             free_rank(rank);
@@ -167,10 +184,15 @@ static bool is_same(const struct kvfi_registry_rank *rank, const struct kvfi_reg
            strcmp(rank->holdings, claim->holdings) == 0;
 }
 
+/** `old` is the rank whose place the claim takes, NULL when it is new. */
 static enum kvf_status check_room(const struct kvfi_registry *registry, const struct kvfi_registry_instance *instance,
-                                  const struct kvfi_registry_claim *claim, bool is_new, struct kvf_error *error)
+                                  const struct kvfi_registry_claim *claim, const struct kvfi_registry_rank *old,
+                                  struct kvf_error *error)
 {
-    int64_t bytes = (int64_t)(strlen(claim->channel) + strlen(claim->holdings));
+    int64_t bytes = (int64_t)(strlen(claim->channel) + strlen(claim->holdings)) - (old ? text_bytes(old) : 0);
+    int64_t answer = answer_bytes(claim->channel, claim->holdings) + (instance ? instance->answer_bytes : 0) -
+                     (old ? answer_bytes(old->channel, old->holdings) : 0);
+    bool is_new = old == NULL;
 
     if (is_new && instance && (int64_t)instance->rank_count >= instance->ranks_expected)
         return kvfi_fail(error, KVF_ERR_EXISTS,
@@ -182,6 +204,10 @@ static enum kvf_status check_room(const struct kvfi_registry *registry, const st
     if (bytes > registry->max_text_bytes - registry->text_bytes)
         return kvfi_fail(error, KVF_ERR_LIMIT, "directory is full: it holds %" PRId64 " bytes of holdings",
                          registry->text_bytes);
+    if (answer > registry->max_answer_bytes)
+        return kvfi_fail(error, KVF_ERR_LIMIT,
+                         "instance \"%s\" would take %" PRId64 " bytes in an answer, at most %" PRId64 " are given",
+                         claim->instance, answer, registry->max_answer_bytes);
     return KVF_OK;
 }
 
@@ -243,7 +269,7 @@ static enum kvf_status place_rank(struct kvfi_registry *registry, struct kvfi_re
     size_t slot = rank_slot(instance, &rank->rank, &found);
 
     if (found) {
-        registry->text_bytes -= text_bytes(&instance->ranks[slot]);
+        count_rank(registry, instance, &instance->ranks[slot], -1);
         free_rank(&instance->ranks[slot]);
     } else {
         if (!kvfi_array_grow((void **)&instance->ranks, instance->rank_count, &instance->rank_capacity, sizeof *rank))
@@ -253,7 +279,7 @@ static enum kvf_status place_rank(struct kvfi_registry *registry, struct kvfi_re
         registry->rank_count++;
     }
     instance->ranks[slot] = *rank;
-    registry->text_bytes += text_bytes(rank);
+    count_rank(registry, instance, rank, 1);
     return KVF_OK;
 }
 
@@ -295,7 +321,7 @@ enum kvf_status kvfi_registry_register(struct kvfi_registry *registry, const str
         *out = instance;
         return KVF_OK;
     }
-    status = check_room(registry, instance, claim, !found, error);
+    status = check_room(registry, instance, claim, found ? &instance->ranks[slot] : NULL, error);
     return status == KVF_OK ? add_rank(registry, claim, now_ns, out, error) : status;
 }
 
@@ -348,7 +374,7 @@ enum kvf_status kvfi_registry_withdraw(struct kvfi_registry *registry, const str
     enum kvf_status status = find_registration(registry, key, &instance, &slot, error);
 
     if (status != KVF_OK) return status;
-    registry->text_bytes -= text_bytes(&instance->ranks[slot]);
+    count_rank(registry, instance, &instance->ranks[slot], -1);
     registry->rank_count--;
     free_rank(&instance->ranks[slot]);
     memmove(&instance->ranks[slot], &instance->ranks[slot + 1],

@@ -37,6 +37,7 @@ struct kvfi_registry_instance {
     char model[KVFI_DIRECTORY_MODEL_BYTES];
     int64_t ranks_expected;
     int64_t epoch;
+    int64_t answer_bytes; /* what its ranks take at most in the answer to a query */
     struct kvfi_registry_rank *ranks;
     size_t rank_count, rank_capacity;
 };
@@ -46,6 +47,7 @@ struct kvfi_registry {
     size_t instance_count, instance_capacity;
     int64_t rank_count, max_ranks;
     int64_t text_bytes, max_text_bytes; /* of channels and holdings */
+    int64_t max_answer_bytes;           /* of one instance: more than a client reads could never be asked for */
     int64_t lease_ns;
     int64_t last_epoch;
     int64_t next_expiry_ns; /* no lease ends before */
@@ -62,7 +64,7 @@ void kvfi_registry_expire(struct kvfi_registry *registry, int64_t now_ns);
 /** Registers a rank. The same claim again only renews the lease; another incarnation or content takes the rank's place
  *  and raises the epoch.
  *  @return KVF_OK; KVF_ERR_EXISTS (contradicts the other ranks of the instance, both values named); KVF_ERR_LIMIT
- *          (registry full); KVF_ERR_NO_MEMORY. On failure nothing changed */
+ *          (registry full, or the instance longer than an answer may be); KVF_ERR_NO_MEMORY. On failure nothing changed */
 enum kvf_status kvfi_registry_register(struct kvfi_registry *registry, const struct kvfi_registry_claim *claim,
                                        int64_t now_ns, const struct kvfi_registry_instance **out,
                                        struct kvf_error *error);

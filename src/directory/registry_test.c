@@ -158,6 +158,41 @@ static void bounds_ranks_and_texts(void **state)
     kvfi_registry_fini(&registry);
 }
 
+/** What no client would read is not taken: an instance is never longer than an answer may be. A rank that takes its own
+ * place again counts once. */
+static void bounds_answers(void **state)
+{
+    struct kvfi_registry registry;
+    const struct kvfi_registry_instance *found;
+    struct kvfi_registry_claim claim;
+    struct kvf_error error;
+
+    (void)state;
+    kvfi_registry_init(&registry, LEASE_NS, 100, 1);
+    assert_in_range(registry.max_answer_bytes, 67000000, 67108864);
+    registry.max_answer_bytes = 1100;
+    registry.max_text_bytes = 100;
+    for (int64_t i = 0; i < 3; i++) add(&registry, "a", 0, i, 1, 0);
+    for (uint64_t i = 2; i < 9; i++) add(&registry, "a", 0, 1, i, 0);
+    claim = claim_of("a", 0, 3, 1);
+    assert_int_equal(kvfi_registry_register(&registry, &claim, 0, &found, &error), KVF_ERR_LIMIT);
+    assert_string_equal(error.text, "instance \"a\" would take 1360 bytes in an answer, at most 1100 are given");
+    assert_int_equal(count_of(&registry, "a", 0), 3);
+    claim = claim_of("a", 0, 2, 7);
+    claim.holdings = "[                                                                                  ]";
+    registry.max_text_bytes = 1000;
+    assert_int_equal(kvfi_registry_register(&registry, &claim, 0, &found, &error), KVF_ERR_LIMIT);
+    assert_string_equal(error.text, "instance \"a\" would take 1102 bytes in an answer, at most 1100 are given");
+    assert_int_equal(kvfi_registry_find(&registry, "a")->ranks[2].incarnation, 1);
+    add(&registry, "b", 0, 3, 1, 0);
+    assert_int_equal(kvfi_registry_withdraw(&registry, &(struct kvfi_registry_key){"a", 1, {.tp = 2}}, NULL), KVF_OK);
+    add(&registry, "a", 0, 3, 1, 0);
+    assert_int_equal(count_of(&registry, "a", LEASE_NS), 0);
+    assert_int_equal(registry.text_bytes, 0);
+    for (int64_t i = 0; i < 3; i++) add(&registry, "a", 0, i, 1, LEASE_NS);
+    kvfi_registry_fini(&registry);
+}
+
 /** Many instances and ranks, in an order that is neither rising nor falling, all found and all gone in the end. */
 static void finds_one_of_many(void **state)
 {
@@ -186,7 +221,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keeps_ranks_in_order), cmocka_unit_test(ends_leases_on_time),
         cmocka_unit_test(raises_the_epoch_when_a_rank_is_new), cmocka_unit_test(lets_a_lone_rank_change_its_mind),
-        cmocka_unit_test(bounds_ranks_and_texts), cmocka_unit_test(finds_one_of_many),
+        cmocka_unit_test(bounds_ranks_and_texts), cmocka_unit_test(bounds_answers), cmocka_unit_test(finds_one_of_many),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

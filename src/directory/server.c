@@ -18,7 +18,7 @@
 #define MAX_CONNECTIONS 1024
 #define CONNECTION_TIMEOUT_S 10
 #define CONNECTION_MEMORY_BYTES 32768
-#define MAX_BODIES_BYTES INT64_C(268435456) /* of all requests under way */
+#define MAX_BODIES_BYTES INT64_C(268435456) /* of all requests and answers under way */
 #define MAX_DISCARDED_BYTES (4 * (size_t)KVFI_DIRECTORY_MAX_BODY_BYTES)
 
 struct kvf_directory {
@@ -34,6 +34,7 @@ struct exchange {
     struct kvfi_text body;
     size_t discarded_bytes; /* of a body that is too long */
     unsigned refused;       /* 413 or 503 once the body cannot be taken */
+    int64_t answer_bytes;   /* of an answer that the client has yet to read */
 };
 
 void kvf_directory_options_init(struct kvf_directory_options *options, size_t size)
@@ -83,7 +84,7 @@ static enum MHD_Result refuse(struct kvf_directory *directory, struct MHD_Connec
     if (code == 413)
         kvfi_fail(&error, KVF_ERR_LIMIT, "request body has more than %d bytes", KVFI_DIRECTORY_MAX_BODY_BYTES);
     else
-        kvfi_fail(&error, KVF_ERR_LIMIT, "directory is busy with %" PRId64 " bytes of requests",
+        kvfi_fail(&error, KVF_ERR_LIMIT, "directory is busy with %" PRId64 " bytes of requests and answers",
                   directory->bodies_bytes);
     kvfi_service_refuse(&directory->service, code, error.text, &answer);
     return queue_answer(connection, &answer);
@@ -120,6 +121,12 @@ static enum MHD_Result finish(struct kvf_directory *directory, struct MHD_Connec
 
     if (exchange->refused) return refuse(directory, connection, exchange->refused);
     kvfi_service_answer(&directory->service, &request, &answer);
+    if (directory->bodies_bytes + (int64_t)answer.body.capacity > MAX_BODIES_BYTES) {
+        kvfi_text_fini(&answer.body);
+        return refuse(directory, connection, 503);
+    }
+    exchange->answer_bytes = (int64_t)answer.body.capacity;
+    directory->bodies_bytes += exchange->answer_bytes;
     return queue_answer(connection, &answer);
 }
 
@@ -160,7 +167,7 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
     (void)connection;
     (void)code;
     if (!exchange) return;
-    directory->bodies_bytes -= (int64_t)exchange->body.capacity;
+    directory->bodies_bytes -= (int64_t)exchange->body.capacity + exchange->answer_bytes;
     kvfi_text_fini(&exchange->body);
     free(exchange);
     *request_context = NULL;

@@ -220,6 +220,22 @@ class Endpoints(unittest.TestCase):
         body = json.dumps(claim()).encode()
         self.assertEqual(self.directory.ask("/v1/register", body + b" " * (MAX_BODY - len(body)))[0], 200)
 
+    def test_answers_that_nobody_reads_are_bounded(self):
+        big = [{**HOLDINGS[0], "comment": "x" * 15000000}]
+        self.assertEqual(self.directory.register(holdings=big)[0], 200)
+        readers = [socket.create_connection(("127.0.0.1", self.directory.port), 20) for _ in range(17)]
+        for reader in readers:
+            self.addCleanup(reader.close)
+            reader.sendall(b"GET /v1/query?instance=p HTTP/1.1\r\nHost: x\r\n\r\n")
+        codes = [reader.recv(12)[-3:] for reader in readers]
+        self.assertEqual(codes.count(b"200"), 16)
+        self.assertEqual(codes.count(b"503"), 1)
+        for reader in readers:
+            reader.close()
+        deadline = time.monotonic() + 10
+        while self.directory.ask("/v1/query?instance=p")[0] != 200:
+            self.assertLess(time.monotonic(), deadline)
+
     def test_a_length_beyond_reason_is_answered_before_it_is_sent(self):
         for length in ("9223372036854775808", "99999999999"):
             with socket.create_connection(("127.0.0.1", self.directory.port), 20) as connection:
