@@ -16,7 +16,7 @@ struct reading {
     size_t *given; /* item + 1, 0 = none */
     struct kvfi_template shared;
     bool has_shared;
-    int64_t places_left;
+    struct kvfi_budget left;
 };
 
 const char *kvfi_rank_text(const struct kvf_rank *rank, char text[KVFI_RANK_TEXT_BYTES])
@@ -104,7 +104,7 @@ static enum kvf_status expand(const struct kvfi_cursor *at, struct reading *read
     struct kvf_error inner = {.position = -1};
     char text[KVFI_RANK_TEXT_BYTES];
     enum kvf_status status = kvfi_template_expand(template, &reading->instance->grid, &out->rank,
-                                                  &reading->places_left, &out->layout, &inner);
+                                                  &reading->left, &out->layout, &inner);
 
     if (status == KVF_OK) status = kvf_holdings_from_layout(out->layout, &out->holdings, &inner);
     if (status != KVF_OK) {
@@ -214,7 +214,7 @@ static enum kvf_status read_instance(const struct kvfi_cursor *root, struct read
 enum kvf_status kvf_instance_parse(const char *text, size_t text_bytes, kvf_instance **out, struct kvf_error *error)
 {
     struct kvfi_json_source source = {.name = "layout file", .text = text, .text_bytes = text_bytes, .error = error};
-    struct reading reading = {.places_left = KVFI_MAX_INSTANCE_PLACES};
+    struct reading reading = {.left = {KVFI_MAX_INSTANCE_PLACES, KVFI_MAX_INSTANCE_POOLS}};
     struct kvfi_cursor root;
     json_t *json = NULL;
     enum kvf_status status = kvfi_json_load(&source, &kvfi_layout_json_limits, &json);

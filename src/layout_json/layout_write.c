@@ -137,7 +137,7 @@ enum kvf_status kvf_layout_from_json(const char *text, size_t text_bytes, kvf_la
     struct kvfi_json_source source = {.name = "layout", .text = text, .text_bytes = text_bytes, .error = error};
     const struct kvfi_grid grid = {.pp = 1, .cp = 1, .tp = 1};
     const struct kvf_rank rank = {0};
-    int64_t places_left = KVF_LAYOUT_MAX_PLACES;
+    struct kvfi_budget left = {KVF_LAYOUT_MAX_PLACES, KVFI_MAX_INSTANCE_POOLS};
     struct kvfi_template template = {0};
     struct kvfi_cursor root;
     json_t *json = NULL;
@@ -146,7 +146,7 @@ enum kvf_status kvf_layout_from_json(const char *text, size_t text_bytes, kvf_la
     if (status != KVF_OK) goto done;
     root = kvfi_cursor_root(&source, json);
     status = kvfi_template_read(&root, &grid, &template);
-    if (status == KVF_OK) status = kvfi_template_expand(&template, &grid, &rank, &places_left, out, error);
+    if (status == KVF_OK) status = kvfi_template_expand(&template, &grid, &rank, &left, out, error);
 done:
     kvfi_template_fini(&template);
     json_decref(json);

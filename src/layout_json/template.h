@@ -104,10 +104,18 @@ enum kvf_status kvfi_layers_rule_read(const struct kvfi_cursor *at, int64_t pp, 
 
 void kvfi_template_fini(struct kvfi_template *template);
 
-/** Makes the layout of one rank. `places_left` bounds the places of all layouts of a file and is counted down.
+enum { KVFI_MAX_INSTANCE_POOLS = 1048576 };
+
+/** What all layouts of one file may still have; counted down. */
+struct kvfi_budget {
+    int64_t places;
+    int64_t pools; /**< with listed memories and groups */
+};
+
+/** Makes the layout of one rank, within what is left of the budget.
  *  @return KVF_OK, KVF_ERR_LAYOUT, KVF_ERR_OVERFLOW, KVF_ERR_LIMIT, KVF_ERR_NO_MEMORY; errors name views and pools */
 enum kvf_status kvfi_template_expand(const struct kvfi_template *template, const struct kvfi_grid *grid,
-                                     const struct kvf_rank *rank, int64_t *places_left, kvf_layout **out,
+                                     const struct kvf_rank *rank, struct kvfi_budget *left, kvf_layout **out,
                                      struct kvf_error *error);
 
 #endif

@@ -128,7 +128,7 @@ static int64_t count_places(const struct expansion *x, const struct kvfi_view_ru
 }
 
 /* Sizes everything, so that the counts are bounded before the arrays are made. */
-static enum kvf_status measure_views(struct expansion *x, int64_t *places_left)
+static enum kvf_status measure_views(struct expansion *x, struct kvfi_budget *left)
 {
     enum kvf_status status = KVF_OK;
     const struct kvfi_template *template = x->template;
@@ -148,7 +148,7 @@ static enum kvf_status measure_views(struct expansion *x, int64_t *places_left)
             status = fail_overflow(x, "views", i);
             goto done;
         }
-        if (all > *places_left || all > (int64_t)(KVF_LAYOUT_MAX_PLACES - x->place_count)) {
+        if (all > left->places || all > (int64_t)(KVF_LAYOUT_MAX_PLACES - x->place_count)) {
             status = kvfi_fail(x->error, KVF_ERR_LIMIT,
                                "views[%zu]: too many layers in all views and ranks, at most %d", i,
                                KVF_LAYOUT_MAX_PLACES);
@@ -163,7 +163,7 @@ static enum kvf_status measure_views(struct expansion *x, int64_t *places_left)
         local->place_count = (size_t)count;
         x->entry_count += (size_t)count;
         x->place_count += (size_t)all;
-        *places_left -= all;
+        left->places -= all;
     }
 done:
     return status;
@@ -320,6 +320,19 @@ done:
     return status;
 }
 
+/* Every rank has its own copy of these, whether anything lies in them or not. */
+static enum kvf_status count_pools(const struct expansion *x, struct kvfi_budget *left)
+{
+    enum kvf_status status = KVF_OK;
+
+    left->pools -= (int64_t)(x->pool_count + x->template->memory_count + x->template->group_count);
+    if (left->pools < 0) {
+        status = kvfi_fail(x->error, KVF_ERR_LIMIT, "too many pools, memories and groups in all ranks, at most %d",
+                           KVFI_MAX_INSTANCE_POOLS);
+    }
+    return status;
+}
+
 static enum kvf_status make_memories(struct expansion *x)
 {
     enum kvf_status status = KVF_OK;
@@ -406,15 +419,16 @@ done:
 }
 
 enum kvf_status kvfi_template_expand(const struct kvfi_template *template, const struct kvfi_grid *grid,
-                                     const struct kvf_rank *rank, int64_t *places_left, kvf_layout **out,
+                                     const struct kvf_rank *rank, struct kvfi_budget *left, kvf_layout **out,
                                      struct kvf_error *error)
 {
     struct expansion x = {.template = template, .grid = grid, .rank = rank, .error = error};
     struct kvf_layout_spec spec;
-    enum kvf_status status = measure_views(&x, places_left);
+    enum kvf_status status = measure_views(&x, left);
 
     if (status == KVF_OK) status = fill_places(&x);
     if (status == KVF_OK) status = make_pools(&x);
+    if (status == KVF_OK) status = count_pools(&x, left);
     if (status == KVF_OK && template->memory_per_pool) status = make_memories(&x);
     if (status == KVF_OK) status = make_views(&x);
     if (status != KVF_OK) goto done;

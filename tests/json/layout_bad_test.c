@@ -387,6 +387,42 @@ static void test_bombs(void **state)
     expect_limit(text_repeat("1,", 10000000), 20000000, "layout file: more than 6291456 values at byte 12582913");
 }
 
+/* What a template lists once, every rank gets: a small file must not become large memory. */
+static void test_many_ranks(void **state)
+{
+    static const char frame[] = "{\"version\": 1, \"model\": {\"name\": \"m\"}, \"grid\": {\"tp\": 4096}, \"layout\": {"
+        "\"groups\": [%.*s{\"tokens_per_block\": 16}], \"views\": [{\"role\": \"k\", \"tag\": \"f16\", "
+        "\"row_bytes\": 2, \"units\": {\"total\": 1}, \"order\": \"heads_first\", \"layers\": {\"first\": 0, \"count\": 1}}], "
+        "\"pools\": [%.*s{\"slots\": 1, \"slot_stride_bytes\": 32}]}}";
+    static const char pool[] = "{\"slots\": 1, \"slot_stride_bytes\": 32},", group[] = "{\"tokens_per_block\": 1},";
+    static const struct { const char *name; size_t pools, groups; const char *text; } rows[] = {
+        {"plain", 0, 0, NULL},
+        {"pools", 20000, 0, "rank pp 0 cp 0 tp 52: too many pools, memories and groups in all ranks, at most 1048576"},
+        {"groups", 0, 1000,
+         "rank pp 0 cp 0 tp 1046: too many pools, memories and groups in all ranks, at most 1048576"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char *pools = text_repeat(pool, rows[i].pools), *groups = text_repeat(group, rows[i].groups);
+        size_t bytes = sizeof frame + rows[i].pools * strlen(pool) + rows[i].groups * strlen(group);
+        char *text = malloc(bytes);
+        struct kvf_error error = {.text = ""};
+        kvf_instance *instance = NULL;
+
+        assert_non_null(text);
+        snprintf(text, bytes, frame, (int)(rows[i].groups * strlen(group)), groups,
+                 (int)(rows[i].pools * strlen(pool)), pools);
+        assert_int_equal(kvf_instance_parse(text, strlen(text), &instance, &error),
+                         rows[i].text ? KVF_ERR_LIMIT : KVF_OK);
+        if (rows[i].text && strcmp(error.text, rows[i].text) != 0) fail_msg("%s: \"%s\"", rows[i].name, error.text);
+        kvf_instance_destroy(instance);
+        free(text);
+        free(groups);
+        free(pools);
+    }
+}
+
 /* A file that was cut anywhere is refused, and nothing behind its end is read. No error struct is fine as well. */
 static void test_cuts(void **state)
 {
@@ -436,6 +472,7 @@ static void print_rows(void)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest others[] = {cmocka_unit_test(test_bases), cmocka_unit_test(test_bombs),
+                                        cmocka_unit_test(test_many_ranks),
                                         cmocka_unit_test(test_cuts)};
     struct CMUnitTest tests[ROWS];
     int failed = 0;

@@ -261,7 +261,7 @@ static void test_round_trip_of_odd_layout(void **state)
     const int64_t memories[] = {-1, 1 << 20};
     const struct kvf_pool pools[] = {{0, 4096, 8192, (int64_t)1 << 40}, {1, 0, 512, 3}};
     const struct kvf_group groups[] = {{32, 64, 4, 3, 8}, {0, 0, 1, 0, 0}};
-    const struct kvf_place attention[] = {{INT64_MAX, 0, 128}, {7, 0, 4224}}, scan[] = {{5, 1, 0}};
+    const struct kvf_place attention[] = {{INT64_MAX - 1, 0, 128}, {7, 0, 4224}}, scan[] = {{5, 1, 0}};
     const struct kvf_view views[] = {
         {"k \"quoted\" \xc3\xa9", "bf16", 0, 64, 16, 32, 8, 2, 3, 1024, 32, 32, 1, KVF_VIEW_OPTIONAL, 0, attention, 2},
         {"row:5", "opaque", 1, 256, 0, 256, 1, 0, 1, 256, 256, 1, 1, KVF_VIEW_ATOMIC, 0, scan, 1},
