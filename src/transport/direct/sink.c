@@ -15,7 +15,13 @@ enum { PROBE_WORDS = 512 };
 
 enum kvf_status kvfi_direct_arm(struct kvfi_transport *transport, const struct kvfi_arm *arm, struct kvf_error *error)
 {
-    return kvfi_armed_add(&transport->armed, arm, error);
+    enum kvf_status status;
+
+    /* Locked, so that whoever greets a peer from here on sees the memories that the owner has registered by now. */
+    pthread_mutex_lock(&transport->lock);
+    status = kvfi_armed_add(&transport->armed, arm, error);
+    pthread_mutex_unlock(&transport->lock);
+    return status;
 }
 
 /* Tells whoever writes under a grant to stop. */
