@@ -82,7 +82,8 @@ KVF_API enum kvf_status kvf_election_check_places(const kvf_election *election, 
 /** Flags of kvf_plan_options: equal on both sides, since they change the plan. */
 enum kvf_plan_flag {
     KVF_PLAN_BRIDGE_GAPS = 1,    /**< also join loop-free boxes across equal gaps inside both slots (stock vLLM does) */
-    KVF_PLAN_PROMOTE_ROW = 2,    /**< a loop-free box at offset 0 of equal slots becomes the whole slot (stock vLLM) */
+    KVF_PLAN_PROMOTE_ROW = 2,    /**< a loop-free box at offset 0 of equal slots becomes the whole slot (stock vLLM);
+                                      binding a slot that is not whole in its memory is KVF_ERR_OUT_OF_RANGE */
     KVF_PLAN_DIVISIBLE_BLOCKS = 4 /**< refuse block sizes of which neither divides the other (stock dialects) */
 };
 

@@ -336,6 +336,30 @@ static bool fits(const struct kvf_plan *plan, const struct kvfi_bound *bound)
     return ok;
 }
 
+/** A promoted row takes its slot to the end, past what the layout was checked for: in the last slot that may be behind
+ *  the memory. What only this side's plan option brings about is refused here, where the ids are known. */
+static enum kvf_status check_promoted(const struct binder *at, const struct kvfi_bound *bound, bool dst)
+{
+    const struct kvf_layout_spec *spec = dst ? &at->plan->dst->spec : &at->plan->src->spec;
+    enum kvf_status status = KVF_OK;
+
+    if (at->request.flags & (dst ? KVF_BIND_DST_UNKNOWN : KVF_BIND_SRC_UNKNOWN)) goto done;
+    for (int64_t i = 0; i < bound->folded.shape.boxes && !status; i++) {
+        const struct kvf_box *box = &bound->folded.boxes[i];
+        const struct kvf_pool *pool = &spec->pools[dst ? box->dst_pool : box->src_pool];
+        int64_t bytes = spec->memory_bytes[pool->memory];
+        int64_t end = pool->base_offset_bytes + (dst ? bound->dst_slot_max : bound->src_slot_max) *
+                      pool->slot_stride_bytes + (dst ? box->dst_offset_bytes : box->src_offset_bytes) + box->run_bytes;
+
+        if (box->loop_count == 0 && bytes >= 0 && end > bytes)
+            status = kvfi_fail(at->error, KVF_ERR_OUT_OF_RANGE,
+                               "%s memory %" PRId64 ": a promoted row ends at %" PRId64 ", memory has %" PRId64,
+                               dst ? "destination" : "source", pool->memory, end, bytes);
+    }
+done:
+    return status;
+}
+
 /** Gives unused memory back, and sums up. */
 static enum kvf_status finish(struct binder *at, kvf_binding *binding)
 {
@@ -356,6 +380,10 @@ static enum kvf_status finish(struct binder *at, kvf_binding *binding)
             status = kvfi_fail(at->error, KVF_ERR_OVERFLOW,
                                "groups %" PRId64 " and %" PRId64 ": an address or the sum of bytes does not fit",
                                bound->track->key.src_group, bound->track->key.dst_group);
+        if (!status && bound->folded.shape.whole && (at->plan->flags & KVF_PLAN_PROMOTE_ROW)) {
+            status = check_promoted(at, bound, true);
+            if (!status) status = check_promoted(at, bound, false);
+        }
     }
     info->first_missing = at->first_missing == INT64_MAX ? -1 : at->first_missing;
     info->valid_tokens = at->first_missing == INT64_MAX ? at->request.token_end : at->first_missing;

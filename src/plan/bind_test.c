@@ -301,6 +301,42 @@ static void test_hostile_tracks(void **state)
     kit_free(&kit);
 }
 
+/* Slots of 600 bytes of which 400 are used, in a memory that ends with the use of the last. */
+static void test_promoted_last_slot(void **state)
+{
+    static const struct { const char *name; int64_t src, dst; uint64_t flags; const char *text; } cases[] = {
+        {"first slots", 0, 0, 0, NULL},
+        {"last at the destination", 0, 1, 0, "destination memory 0: a promoted row ends at 1200, memory has 1000"},
+        {"last at the source", 1, 0, 0, "source memory 0: a promoted row ends at 1200, memory has 1000"},
+        {"last of an unknown source", 1, 0, KVF_BIND_SRC_UNKNOWN, NULL},
+    };
+    struct kit kit;
+    kvf_plan *plan;
+
+    (void)state;
+    kit_init(&kit);
+    kit_pool(&kit, kit_memory(&kit), 0, 600, 2);
+    kit.memory_bytes[0] = 1000;
+    kit_group(&kit, 1);
+    kit_view(&kit, (struct kit_part){.role = "k", .row = 400, .entries = 1});
+    kit_place(&kit, 0, 0, 0);
+    plan = kit_plan(&kit, &kit, KVF_PLAN_PROMOTE_ROW);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const struct kvf_id_list src = {&cases[i].src, 1, 0}, dst = {&cases[i].dst, 1, 0};
+        struct kvf_bind_request request = request_of(&src, &dst, 0, 1, cases[i].flags);
+        struct kvf_error error = {0};
+        kvf_binding *binding = NULL;
+
+        request.src_count = request.dst_count = 1;
+        assert_int_equal(kvf_bind(plan, &request, &binding, &error), cases[i].text ? KVF_ERR_OUT_OF_RANGE : KVF_OK);
+        if (cases[i].text && strcmp(error.text, cases[i].text) != 0) fail_msg("%s: \"%s\"", cases[i].name, error.text);
+        if (binding) assert_int_equal(kvf_binding_bytes(binding), 600);
+        kvf_binding_destroy(binding);
+    }
+    kvf_plan_release(plan);
+    kit_free(&kit);
+}
+
 /* A request of fewer than no tokens, dealt contiguously. */
 static void test_negative_request(void **state)
 {
@@ -336,6 +372,7 @@ int main(void)
         cmocka_unit_test(test_hostile_ranges),
         cmocka_unit_test(test_hostile_tracks),
         cmocka_unit_test(test_negative_request),
+        cmocka_unit_test(test_promoted_last_slot),
     };
 
     return cmocka_run_group_tests_name("bind", tests, NULL, NULL);
