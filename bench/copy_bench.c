@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvf_copy and the packer in one process against bare loops: 256-byte runs in shuffled blocks whose destination stride is
- * twice the run, and a re-layout of 128-byte rows from heads-first blocks of 16 tokens to tokens-first blocks of 64. */
+/* kvf_copy and the packer in one process against bare loops: 256-byte runs in shuffled blocks whose destination
+ * stride is twice the run, and a re-layout of 128-byte rows from heads-first blocks of 16 tokens to tokens-first
+ * blocks of 64. */
 #include "bench.h"
 
 #include <stdio.h>
@@ -90,8 +91,16 @@ static struct work make_runs(int64_t bytes)
 {
     int64_t blocks = bytes / (16 * 256);
     struct work work = {.name = "runs-256", .src_blocks = blocks, .dst_blocks = blocks, .bare = bare_runs};
-    struct side src = {.block_tokens = 16, .slots = blocks, .slot_bytes = 4096, .units = 1, .unit_total = 2,
-                       .unit_stride = 4096, .entry_stride = 256, .layers = 1, .row = 256, .memory_bytes = blocks * 4096};
+    struct side src = {.block_tokens = 16,
+                       .slots = blocks,
+                       .slot_bytes = 4096,
+                       .units = 1,
+                       .unit_total = 2,
+                       .unit_stride = 4096,
+                       .entry_stride = 256,
+                       .layers = 1,
+                       .row = 256,
+                       .memory_bytes = blocks * 4096};
     struct side dst = {.block_tokens = 16, .slots = blocks, .slot_bytes = 8192, .units = 2, .unit_total = 2,
                        .unit_stride = 256, .entry_stride = 512, .layers = 1, .row = 256, .memory_bytes = blocks * 8192};
 
@@ -117,7 +126,8 @@ static void bare_relayout(const struct work *work)
             char *to = work->dst.address + work->dst_ids[block] * (dst_layer * work->layers + 256) + layer * dst_layer;
 
             for (int64_t token = 0; token < 64; token++) {
-                const char *from = work->src.address + work->src_ids[block * 4 + token / 16] * src_layer * work->layers +
+                const char *from = work->src.address +
+                                   work->src_ids[block * 4 + token / 16] * src_layer * work->layers +
                                    layer * src_layer + token % 16 * 128;
 
                 for (int64_t head = 0; head < work->heads; head++, to += 128) memcpy(to, from + head * 16 * 128, 128);
@@ -131,9 +141,16 @@ static struct work make_relayout(int64_t bytes)
     int64_t heads = 3, layers = 30, dst_blocks = bytes / (layers * heads * 64 * 128);
     struct work work = {.name = "relayout-128", .src_blocks = dst_blocks * 4, .dst_blocks = dst_blocks, .heads = heads,
                         .layers = layers, .bare = bare_relayout};
-    struct side src = {.block_tokens = 16, .slots = work.src_blocks, .slot_bytes = layers * heads * 16 * 128, .units = heads,
-                       .unit_total = heads, .unit_stride = 16 * 128, .entry_stride = 128, .layers = layers,
-                       .layer_bytes = heads * 16 * 128, .row = 128};
+    struct side src = {.block_tokens = 16,
+                       .slots = work.src_blocks,
+                       .slot_bytes = layers * heads * 16 * 128,
+                       .units = heads,
+                       .unit_total = heads,
+                       .unit_stride = 16 * 128,
+                       .entry_stride = 128,
+                       .layers = layers,
+                       .layer_bytes = heads * 16 * 128,
+                       .row = 128};
     struct side dst = {.block_tokens = 64, .slots = dst_blocks, .slot_bytes = layers * heads * 64 * 128 + 256,
                        .units = heads, .unit_total = heads, .unit_stride = 128, .entry_stride = heads * 128,
                        .layers = layers, .layer_bytes = heads * 64 * 128, .row = 128};
@@ -158,7 +175,7 @@ static void free_work(struct work *work)
     free(work->dst_ids);
 }
 
-/* ---- the ways ---------------------------------------------------------------------------------------------------------- */
+/* ---- the ways --------------------------------------------------------------------------------------------------- */
 
 static void copy_direct(const struct work *work)
 {
@@ -225,7 +242,8 @@ int main(int argc, char **argv)
     int64_t repetitions = bench_option(argc, argv, "repetitions", 9);
     struct work works[2];
 
-    if (repetitions > MAX_REPETITIONS) bench_fail("--repetitions %lld, at most %d", (long long)repetitions, MAX_REPETITIONS);
+    if (repetitions > MAX_REPETITIONS)
+        bench_fail("--repetitions %lld, at most %d", (long long)repetitions, MAX_REPETITIONS);
     works[0] = make_runs(bytes);
     works[1] = make_relayout(bytes);
     for (int i = 0; i < 2; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages between direct transports, and the texts of endpoints. What is accepted is packed again: it must give the same
- * bytes. */
+/* Messages between direct transports, and the texts of endpoints. What is accepted is packed again: it must give the
+ * same bytes. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

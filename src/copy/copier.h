@@ -44,7 +44,8 @@ enum kvf_status kvfi_bases_check(const kvf_binding *binding, const struct kvfi_b
 
 /** Copies up to `max_bytes` bytes more; what is copied is visible to other processors before it returns.
  *  @param done_bytes  how many: fewer than asked only at the end
- *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT (a memory without an address); KVF_ERR_OUT_OF_RANGE (a move leaves a memory) */
+ *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT (a memory without an address); KVF_ERR_OUT_OF_RANGE (a move leaves a
+ *  memory) */
 enum kvf_status kvfi_copier_run(struct kvfi_copier *copier, int64_t max_bytes, int64_t *done_bytes,
                                 struct kvf_error *error);
 

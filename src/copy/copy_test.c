@@ -127,7 +127,8 @@ static void sides_init(struct sides *sides, const struct shape *shape)
     struct kvf_binding_info info;
     struct kvf_error error;
 
-    if (kvf_plan_create(src, dst, NULL, NULL, &sides->plan, &error) != KVF_OK) fail_msg("%s: %s", shape->name, error.text);
+    if (kvf_plan_create(src, dst, NULL, NULL, &sides->plan, &error) != KVF_OK)
+        fail_msg("%s: %s", shape->name, error.text);
     sides->binding = bind_sides(shape, sides->plan, 0);
     kvf_binding_get_info(sides->binding, &info);
     sides->bytes = info.bytes;
@@ -187,7 +188,8 @@ static void copies_in_pieces_are_right(void **state)
                 int64_t done = pieces[p], total = 0;
 
                 memset(sides.dst, GUARD, (size_t)sides.dst_bytes);
-                assert_int_equal(kvfi_copier_init(&copier, kvfi_kernels_at(set / 2), sides.binding, &from, &to, NULL), KVF_OK);
+                assert_int_equal(kvfi_copier_init(&copier, kvfi_kernels_at(set / 2), sides.binding, &from, &to, NULL),
+                                 KVF_OK);
                 if (set % 2) copier.tiles_fn = copier.kernels->stream;
                 for (; done == pieces[p]; total += done)
                     assert_int_equal(kvfi_copier_run(&copier, pieces[p], &done, NULL), KVF_OK);

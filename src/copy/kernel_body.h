@@ -138,8 +138,8 @@ KERNEL_INLINE void small_tile(const struct kvfi_tile *tile)
     }
 }
 
-/* After a tile of short runs, which are copied without prefetch (it would cost more than the run): the walk ahead goes on
- * with the next tile. */
+/* After a tile of short runs, which are copied without prefetch (it would cost more than the run): the walk ahead
+ * goes on with the next tile. */
 KERNEL_INLINE void ahead_catch_up(struct ahead *ahead, const struct kvfi_tile *tile)
 {
     if (ahead->tile > tile || ahead->tile == ahead->end) return;

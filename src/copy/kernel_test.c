@@ -31,8 +31,10 @@ static void copy_by_byte(const struct kvfi_tile *tile, const struct arena *arena
 {
     for (int64_t row = 0; row < tile->rows; row++) {
         for (int64_t column = 0; column < tile->columns; column++) {
-            ptrdiff_t from = tile->src - (const char *)arena->src + row * tile->src_row_stride + column * tile->src_stride;
-            ptrdiff_t to = tile->dst - (const char *)arena->dst + row * tile->dst_row_stride + column * tile->dst_stride;
+            ptrdiff_t from =
+                tile->src - (const char *)arena->src + row * tile->src_row_stride + column * tile->src_stride;
+            ptrdiff_t to =
+                tile->dst - (const char *)arena->dst + row * tile->dst_row_stride + column * tile->dst_stride;
 
             for (int64_t i = 0; i < tile->run_bytes; i++) expected[to + i] = arena->src[from + i];
         }
@@ -91,8 +93,12 @@ static void long_runs(void **state)
     for (size_t set = 0; set < kvfi_kernels_count(); set++) {
         for (size_t run = 0; run < sizeof runs / sizeof runs[0]; run++) {
             for (int64_t at = 0; at < 64; at += 21) {
-                struct kvfi_tile tile = {.src = (const char *)arena->src + 100, .dst = (char *)arena->dst + 64 + at,
-                                         .rows = 1, .columns = 4, .src_stride = runs[run], .dst_stride = runs[run] + 192,
+                struct kvfi_tile tile = {.src = (const char *)arena->src + 100,
+                                         .dst = (char *)arena->dst + 64 + at,
+                                         .rows = 1,
+                                         .columns = 4,
+                                         .src_stride = runs[run],
+                                         .dst_stride = runs[run] + 192,
                                          .run_bytes = runs[run]};
 
                 check_tiles(arena, kvfi_kernels_at(set), false, &tile, 1);

@@ -85,7 +85,8 @@ static void place_tile(const struct kvfi_walk *walk, struct kvfi_tile *tile)
         src += (uint64_t)(walk->index[i] * walk->loops[i].src_stride_bytes);
         dst += (uint64_t)(walk->index[i] * walk->loops[i].dst_stride_bytes);
     }
-    *tile = (struct kvfi_tile){.src = (const char *)(uintptr_t)src, .dst = (char *)(uintptr_t)dst, .rows = 1, .columns = 1};
+    *tile = (struct kvfi_tile){
+        .src = (const char *)(uintptr_t)src, .dst = (char *)(uintptr_t)dst, .rows = 1, .columns = 1};
 }
 
 /* The tile's loops, of at most `runs` whole runs. */

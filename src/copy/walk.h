@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** @file walk.h  Walks the nested loops of one move in wire order and hands out tiles; can stop and start at any byte. */
+/** @file walk.h  Walks the nested loops of one move in wire order and hands out tiles; can stop and start at any
+ *  byte. */
 #ifndef KVFI_COPY_WALK_H
 #define KVFI_COPY_WALK_H
 
@@ -28,8 +29,8 @@ void kvfi_walk_fold(struct kvfi_walk *walk);
 /** Passes over `bytes` bytes, at most those left. */
 void kvfi_walk_skip(struct kvfi_walk *walk, int64_t bytes);
 
-/** Hands out the longest tile that starts here and has at most `max_bytes` (above 0) bytes: whole rows of whole runs, part
- *  of a row, or a part of a run. Returns its bytes; 0 when the walk is over. */
+/** Hands out the longest tile that starts here and has at most `max_bytes` (above 0) bytes: whole rows of whole runs,
+ *  part of a row, or a part of a run. Returns its bytes; 0 when the walk is over. */
 int64_t kvfi_walk_take(struct kvfi_walk *walk, int64_t max_bytes, struct kvfi_tile *tile);
 
 #endif

@@ -19,9 +19,12 @@ static const struct nest_row nests[] = {
     {"one loop", {.run_bytes = 16, .loop_count = 1, .loops = {{5, 48, 32}}}},
     {"rows touch at the destination", {.run_bytes = 8, .loop_count = 2, .loops = {{4, 8, 24}, {3, 64, 8}}}},
     {"all touches on both sides", {.run_bytes = 8, .loop_count = 2, .loops = {{4, 24, 24}, {3, 8, 8}}}},
-    {"three loops, source backwards", {.run_bytes = 6, .loop_count = 3, .loops = {{3, -400, 500}, {2, 90, 200}, {4, 7, 9}}}},
-    {"five loops", {.run_bytes = 4, .loop_count = 5,
-                    .loops = {{2, 4000, 5000}, {2, 1000, 1300}, {2, 300, 400}, {3, 60, 70}, {2, 10, 20}}}},
+    {"three loops, source backwards",
+     {.run_bytes = 6, .loop_count = 3, .loops = {{3, -400, 500}, {2, 90, 200}, {4, 7, 9}}}},
+    {"five loops",
+     {.run_bytes = 4,
+      .loop_count = 5,
+      .loops = {{2, 4000, 5000}, {2, 1000, 1300}, {2, 300, 400}, {3, 60, 70}, {2, 10, 20}}}},
     {"counts of one", {.run_bytes = 4, .loop_count = 4, .loops = {{1, 9, 9}, {3, 100, 200}, {1, 7, 7}, {2, 10, 20}}}},
 };
 

@@ -49,7 +49,8 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Bytes that can still be claimed, by what the system and this process's control group say; INT64_MAX when neither does. */
+/* Bytes that can still be claimed, by what the system and this process's control group say; INT64_MAX when neither
+ * does. */
 static int64_t available_bytes(void)
 {
     int64_t available = INT64_MAX;
@@ -70,8 +71,8 @@ static int64_t available_bytes(void)
 
 static enum kvf_status fail_claim(int64_t bytes, int64_t claimed, int64_t available, struct kvf_error *error)
 {
-    return kvfi_fail(error, KVF_ERR_NO_MEMORY, "memory of %" PRId64 " bytes: only %" PRId64 " bytes can be claimed", bytes,
-                     claimed + available);
+    return kvfi_fail(error, KVF_ERR_NO_MEMORY, "memory of %" PRId64 " bytes: only %" PRId64 " bytes can be claimed",
+                     bytes, claimed + available);
 }
 
 /* Gives the file its pages. */
@@ -116,7 +117,8 @@ static enum kvf_status open_file(struct kvf_memory *memory, unsigned flags, stru
 
     memory->fd = memfd_create("kvferry", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
     if (memory->fd < 0 || ftruncate(memory->fd, memory->bytes) != 0) {
-        status = kvfi_fail(error, errno == ENOMEM || errno == EFBIG || errno == EINVAL ? KVF_ERR_NO_MEMORY : KVF_ERR_SYSTEM,
+        status = kvfi_fail(error,
+                           errno == ENOMEM || errno == EFBIG || errno == EINVAL ? KVF_ERR_NO_MEMORY : KVF_ERR_SYSTEM,
                            "memory of %" PRId64 " bytes: %s", memory->bytes, strerror(errno));
         goto done;
     }

@@ -88,7 +88,7 @@ static struct kvfi_grant **find_slot(struct kvfi_armed *table, uint64_t number)
     return slot;
 }
 
-/* ---- making and freeing grants --------------------------------------------------------------------------------- */
+/* ---- making and freeing grants ---------------------------------------------------------------------------------- */
 
 static void free_lists(struct kvf_bind_request *request)
 {
@@ -223,7 +223,7 @@ struct kvfi_grant *kvfi_armed_remove(struct kvfi_armed *table, uint64_t number)
     return grant;
 }
 
-/* ---- opening chunks ---------------------------------------------------------------------------------------------- */
+/* ---- opening chunks --------------------------------------------------------------------------------------------- */
 
 static bool areas_meet(const struct kvfi_area *a, const struct kvfi_area *b)
 {
@@ -272,7 +272,8 @@ done:
     return status;
 }
 
-static enum kvf_status cover_chunk(struct kvfi_grant *grant, const struct kvfi_chunk_head *head, struct kvf_error *error)
+static enum kvf_status cover_chunk(struct kvfi_grant *grant, const struct kvfi_chunk_head *head,
+                                   struct kvf_error *error)
 {
     struct kvfi_area area = {head->layer_first, head->layer_end, head->token_begin, head->token_end};
     struct kvfi_area state = {head->layer_first, head->layer_end, 0, 1};
@@ -281,8 +282,10 @@ static enum kvf_status cover_chunk(struct kvfi_grant *grant, const struct kvfi_c
     if (status == KVF_OK && grant->has_state && !(head->bind_flags & KVF_BIND_NO_STATE))
         status = cover(&grant->state_areas, &grant->state_area_count, &grant->state_area_capacity, &state);
     if (status == KVF_ERR_PROTOCOL)
-        kvfi_fail(error, status, "chunk %" PRIu32 " covers layers [%" PRId64 ",%" PRId64 ") tokens [%" PRId64 ",%" PRId64
-                  ") a second time", head->index, head->layer_first, head->layer_end, head->token_begin, head->token_end);
+        kvfi_fail(error, status,
+                  "chunk %" PRIu32 " covers layers [%" PRId64 ",%" PRId64 ") tokens [%" PRId64 ",%" PRId64
+                  ") a second time",
+                  head->index, head->layer_first, head->layer_end, head->token_begin, head->token_end);
     else if (status == KVF_ERR_LIMIT)
         kvfi_fail(error, status, "chunk %" PRIu32 ": more than %d separate areas", head->index, MAX_AREAS);
     else if (status != KVF_OK)
@@ -375,14 +378,16 @@ enum kvf_status kvfi_armed_open(struct kvfi_armed *table, const struct kvfi_chun
     pthread_mutex_lock(&table->lock);
     grant = *find_slot(table, head->grant);
     if (!grant || grant->dead || !is_writer(grant, writer)) {
-        status = kvfi_fail(error, KVF_ERR_REFUSED, "grant %016" PRIx64 " is not armed for %s", head->grant, writer->name);
+        status =
+            kvfi_fail(error, KVF_ERR_REFUSED, "grant %016" PRIx64 " is not armed for %s", head->grant, writer->name);
         goto done;
     }
     if (head->index < grant->arrival_capacity) found = grant->arrivals[head->index];
     if (!found)
         status = add_arrival(grant, head, &found, error);
     else if (!kvfi_chunk_head_equal(&found->head, head))
-        status = kvfi_fail(error, KVF_ERR_PROTOCOL, "chunk %" PRIu32 " is announced twice in different ways", head->index);
+        status =
+            kvfi_fail(error, KVF_ERR_PROTOCOL, "chunk %" PRIu32 " is announced twice in different ways", head->index);
     if (status == KVF_OK) {
         grant->references++;
         *out = found;
@@ -396,7 +401,7 @@ done:
     return status;
 }
 
-/* ---- binding ------------------------------------------------------------------------------------------------------ */
+/* ---- binding ---------------------------------------------------------------------------------------------------- */
 
 /* The plan restricted to a chunk's layers: from the cache, or made and put there in place of the least used. Locked. */
 static enum kvf_status restrict_plan(struct kvfi_armed *table, kvf_plan *whole, int64_t layer_first, int64_t layer_end,
@@ -474,8 +479,9 @@ enum kvf_status kvfi_arrival_bind(struct kvfi_arrival *arrival, bool need_bindin
         kvf_binding_get_info(binding, &info);
     }
     if (info.bytes != head->bytes) {
-        status = kvfi_fail(error, KVF_ERR_PROTOCOL, "chunk %" PRIu32 " has %" PRId64 " bytes here, its writer says %" PRId64,
-                           head->index, info.bytes, head->bytes);
+        status = kvfi_fail(error, KVF_ERR_PROTOCOL,
+                           "chunk %" PRIu32 " has %" PRId64 " bytes here, its writer says %" PRId64, head->index,
+                           info.bytes, head->bytes);
         goto done;
     }
     pthread_mutex_lock(&grant->table->lock);
@@ -489,7 +495,7 @@ done:
     return status;
 }
 
-/* ---- placing ------------------------------------------------------------------------------------------------------ */
+/* ---- placing ---------------------------------------------------------------------------------------------------- */
 
 bool kvfi_grant_fail(struct kvfi_grant *grant)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** @file armed.h  What a destination armed, and what has come of it: shared by the transports.
  *
- *  The table may be used by any number of threads. A *grant* and its chunks are guarded by the table's lock, except that
- *  a chunk's binding is immutable once it is there. Grants are counted: the table has one reference until disarm.
+ *  The table may be used by any number of threads. A *grant* and its chunks are guarded by the table's lock, except
+ *  that a chunk's binding is immutable once it is there. Grants are counted: the table has one reference until disarm.
  */
 #ifndef KVFI_TRANSPORT_ARMED_H
 #define KVFI_TRANSPORT_ARMED_H
@@ -102,8 +102,8 @@ void kvfi_grant_release(struct kvfi_grant *grant);
 
 /** Opens a chunk that `writer` announces, or finds it again. On success the caller holds a reference on
  *  (*out)->grant.
- *  @return KVF_OK; KVF_ERR_REFUSED (not armed, another writer's, disarmed); KVF_ERR_PROTOCOL: a violation, `*out_failed`
- *          is true when the grant has failed by it now; KVF_ERR_NO_MEMORY */
+ *  @return KVF_OK; KVF_ERR_REFUSED (not armed, another writer's, disarmed); KVF_ERR_PROTOCOL: a violation,
+ *  `*out_failed` is true when the grant has failed by it now; KVF_ERR_NO_MEMORY */
 enum kvf_status kvfi_armed_open(struct kvfi_armed *table, const struct kvfi_chunk_head *head,
                                 const struct kvfi_peer_identity *writer, struct kvfi_arrival **out, bool *out_failed,
                                 struct kvf_error *error);

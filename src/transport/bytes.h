@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** @file bytes.h  Little-endian fields by hand, in and out of bounded buffers. A field that does not fit clears `ok`, and
- *  everything after it is zero or not written. */
+/** @file bytes.h  Little-endian fields by hand, in and out of bounded buffers. A field that does not fit clears `ok`,
+ *  and everything after it is zero or not written. */
 #ifndef KVFI_TRANSPORT_BYTES_H
 #define KVFI_TRANSPORT_BYTES_H
 
@@ -51,7 +51,10 @@ static inline uint64_t kvfi_get_uint(struct kvfi_reader *reader, size_t bytes)
 
 static inline void kvfi_put_u32(struct kvfi_writer *writer, uint32_t value) { kvfi_put_uint(writer, value, 4); }
 static inline void kvfi_put_u64(struct kvfi_writer *writer, uint64_t value) { kvfi_put_uint(writer, value, 8); }
-static inline void kvfi_put_i64(struct kvfi_writer *writer, int64_t value) { kvfi_put_uint(writer, (uint64_t)value, 8); }
+static inline void kvfi_put_i64(struct kvfi_writer *writer, int64_t value)
+{
+    kvfi_put_uint(writer, (uint64_t)value, 8);
+}
 static inline uint32_t kvfi_get_u32(struct kvfi_reader *reader) { return (uint32_t)kvfi_get_uint(reader, 4); }
 static inline uint64_t kvfi_get_u64(struct kvfi_reader *reader) { return kvfi_get_uint(reader, 8); }
 static inline int64_t kvfi_get_i64(struct kvfi_reader *reader) { return (int64_t)kvfi_get_uint(reader, 8); }
@@ -68,8 +71,8 @@ static inline void kvfi_put_text(struct kvfi_writer *writer, const char *text)
     if (writer->ok) writer->at += bytes;
 }
 
-/** Reads a text into `text` of `capacity` bytes, closing zero included. Too long or with a zero or control byte inside: not
- *  ok, and `text` is empty. */
+/** Reads a text into `text` of `capacity` bytes, closing zero included. Too long or with a zero or control byte
+ *  inside: not ok, and `text` is empty. */
 static inline void kvfi_get_text(struct kvfi_reader *reader, char *text, size_t capacity)
 {
     size_t bytes = (size_t)kvfi_get_uint(reader, 2);

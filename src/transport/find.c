@@ -9,8 +9,8 @@
 
 const struct kvfi_transport_ops *kvfi_transport_find(const char *name)
 {
-    static const struct kvfi_transport_ops *const all[] = {&kvfi_loop_ops, &kvfi_shm_ops, &kvfi_tcp_ops, &kvfi_fault_ops[0],
-                                                          &kvfi_fault_ops[1], &kvfi_fault_ops[2]};
+    static const struct kvfi_transport_ops *const all[] = {
+        &kvfi_loop_ops, &kvfi_shm_ops, &kvfi_tcp_ops, &kvfi_fault_ops[0], &kvfi_fault_ops[1], &kvfi_fault_ops[2]};
     const struct kvfi_transport_ops *found = NULL;
 
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {

@@ -2,12 +2,12 @@
 /** @file transport.h  How bytes move: one table of functions per transport.
  *
  *  A transport instance belongs to one engine. Its *destination half* listens, arms and receives; its *source half*
- *  connects and posts. Calls are made by the engine's progress thread alone, never block beyond what an entry says, and
- *  copying happens in threads of the transport. What happened comes back as events, taken with `events` when `event_fd`
- *  is readable.
+ *  connects and posts. Calls are made by the engine's progress thread alone, never block beyond what an entry says,
+ *  and copying happens in threads of the transport. What happened comes back as events, taken with `events` when
+ *  `event_fd` is readable.
  *
- *  Words: a *grant* is the 64-bit random number under which the destination armed one (transfer, attempt, writer); a *chunk* is
- *  (layer range, token range) of one grant, numbered from 0; its bytes are the packed bytes of its binding.
+ *  Words: a *grant* is the 64-bit random number under which the destination armed one (transfer, attempt, writer); a
+ *  *chunk* is (layer range, token range) of one grant, numbered from 0; its bytes are the packed bytes of its binding.
  */
 #ifndef KVFI_TRANSPORT_TRANSPORT_H
 #define KVFI_TRANSPORT_TRANSPORT_H
@@ -22,10 +22,14 @@
 
 /** What a transport can do; the conformance suite tests what is claimed. */
 enum kvfi_transport_cap {
-    KVFI_CAP_BOXES = 1,         /**< post_chunk: both sides know the plan */
-    KVFI_CAP_RANGES = 2,        /**< post_ranges: plain source, destination, length */
-    KVFI_CAP_REMOTE_WRITES = 4, /**< the source writes destination memory itself: quiet only when the writer says so or is gone */
-    KVFI_CAP_LOCAL_QUIET = 8    /**< disarm is enough: no byte is written after it returned */
+    /** post_chunk: both sides know the plan */
+    KVFI_CAP_BOXES = 1,
+    /** post_ranges: plain source, destination, length */
+    KVFI_CAP_RANGES = 2,
+    /** the source writes destination memory itself: quiet only when the writer says so or is gone */
+    KVFI_CAP_REMOTE_WRITES = 4,
+    /** disarm is enough: no byte is written after it returned */
+    KVFI_CAP_LOCAL_QUIET = 8
 };
 
 struct kvfi_wire_fault; /* fault/wire.h */
@@ -84,14 +88,21 @@ struct kvfi_range {
 };
 
 enum kvfi_transport_event_kind {
-    KVFI_TEV_CONNECTED = 1, /**< source half: the connection of `peer` stands, or failed: status */
-    KVFI_TEV_POSTED = 2,    /**< source half: a chunk is placed at the destination, or failed (status, text); exactly one per post */
-    KVFI_TEV_PEER_DOWN = 3, /**< source half: the connection of `peer` broke; posts that were out get their own event first */
-    KVFI_TEV_RECEIVED = 4,  /**< destination half: `bytes` more bytes of `grant` are placed; `complete` once all are */
-    KVFI_TEV_GRANT_FAILED = 5, /**< destination half: a violation under a grant; it is disarmed and quiet if LOCAL_QUIET */
-    KVFI_TEV_WRITER_GONE = 6, /**< destination half: the writer's connection is gone and its writes are over (REMOTE_WRITES) */
-    KVFI_TEV_QUIET = 7        /**< destination half: exactly one for each disarm that returned false: nobody writes under
-                                   `grant` any more, because its writer stopped or is gone */
+    /** source half: the connection of `peer` stands, or failed: status, text */
+    KVFI_TEV_CONNECTED = 1,
+    /** source half: a chunk is placed at the destination, or failed (status, text); exactly one per post */
+    KVFI_TEV_POSTED = 2,
+    /** source half: the connection of `peer` broke; posts that were out get their own event first */
+    KVFI_TEV_PEER_DOWN = 3,
+    /** destination half: `bytes` more bytes of `grant` are placed; `complete` once all are */
+    KVFI_TEV_RECEIVED = 4,
+    /** destination half: a violation under a grant; nothing opens under it any more; quiet with LOCAL_QUIET */
+    KVFI_TEV_GRANT_FAILED = 5,
+    /** destination half: the writer's connection is gone and its writes are over (REMOTE_WRITES) */
+    KVFI_TEV_WRITER_GONE = 6,
+    /** destination half: exactly one for each disarm that returned false: nobody writes under `grant` any more, because
+     *  its writer stopped or is gone */
+    KVFI_TEV_QUIET = 7
 };
 
 struct kvfi_transport_event {
@@ -130,10 +141,10 @@ struct kvfi_transport_ops {
 
     /** Destination: allows the writes of one grant. */
     enum kvf_status (*arm)(struct kvfi_transport *transport, const struct kvfi_arm *arm, struct kvf_error *error);
-    /** Destination: forgets a grant; no RECEIVED comes for it afterwards. After it returns no byte is placed under it *by
-     *  this side* (it waits for the frame being placed, under a millisecond); returns true when no peer can write either
-     *  (always with LOCAL_QUIET; with REMOTE_WRITES when no chunk is being written). Else the writer is told to stop, and
-     *  a QUIET follows. Unknown grants are fine (true). */
+    /** Destination: forgets a grant; no RECEIVED comes for it afterwards. After it returns no byte is placed under it
+     *  *by this side* (it waits for the frame being placed, under a millisecond); returns true when no peer can write
+     *  either (always with LOCAL_QUIET; with REMOTE_WRITES when no chunk is being written). Else the writer is told to
+     *  stop, and a QUIET follows. Unknown grants are fine (true). */
     bool (*disarm)(struct kvfi_transport *transport, uint64_t grant);
 
     /** Source: says whether `endpoint` can be reached by this transport from here at all (same host ...): OK or
@@ -155,8 +166,9 @@ struct kvfi_transport_ops {
                                    size_t count, uint64_t cookie, struct kvf_error *error);
 };
 
-/** The transports of this build, by name ("loop", "shm", "tcp"); NULL when there is none of that name. "fault:tcp" and so on
- *  is the fault transport around one: it has the same bit and capabilities, and fault_policy names it too ("tcp:stall"). */
+/** The transports of this build, by name ("loop", "shm", "tcp"); NULL when there is none of that name. "fault:tcp"
+ *  and so on is the fault transport around one: it has the same bit and capabilities, and fault_policy names it too
+ *  ("tcp:stall"). */
 const struct kvfi_transport_ops *kvfi_transport_find(const char *name);
 
 /** The entry for transports without ranges: KVF_ERR_NOT_SUPPORTED. */

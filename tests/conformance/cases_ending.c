@@ -189,7 +189,7 @@ void case_destination_closes(void **state)
     kit_fini(&kit);
 }
 
-/* ---- other processes -------------------------------------------------------------------------------------------------- */
+/* ---- other processes -------------------------------------------------------------------------------------------- */
 
 /* The child is the source: connects to the endpoint it reads, posts the whole over and over until it is killed. */
 static void be_source(struct rig *rig, int from_parent)
@@ -301,7 +301,7 @@ void case_destination_killed(void **state)
     kit_fini(&kit);
 }
 
-/* ---- connecting -------------------------------------------------------------------------------------------------------- */
+/* ---- connecting ------------------------------------------------------------------------------------------------- */
 
 void case_restarted_destination(void **state)
 {

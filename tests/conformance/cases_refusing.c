@@ -109,15 +109,19 @@ void case_covered_twice(void **state)
 
 void case_outside_of_the_grant(void **state)
 {
-    static const struct { const char *name; int64_t layer_first, layer_end, begin, end; uint32_t index; const char *text; }
-        rows[] = {
-            {"tokens", 0, 1, 16, 200, 0, "tokens [16,200) leave the granted [0,100)"},
-            {"backwards", 0, 1, 48, 16, 0, "tokens [48,16) leave"},
-            {"no layer", 1, 1, 0, 16, 0, "layers [1,1) are none"},
-            {"negative layer", -3, 1, 0, 16, 0, "layers [-3,1) are none"},
-            {"index", 0, 1, 0, 16, KVFI_CHUNK_LIMIT, "chunk 1048576 (last: 0) of a grant of 1048576 chunks"},
-            {"off the grain", 0, 1, 7, 16, 0, ""},
-        };
+    static const struct {
+        const char *name;
+        int64_t layer_first, layer_end, begin, end;
+        uint32_t index;
+        const char *text;
+    } rows[] = {
+        {"tokens", 0, 1, 16, 200, 0, "tokens [16,200) leave the granted [0,100)"},
+        {"backwards", 0, 1, 48, 16, 0, "tokens [48,16) leave"},
+        {"no layer", 1, 1, 0, 16, 0, "layers [1,1) are none"},
+        {"negative layer", -3, 1, 0, 16, 0, "layers [-3,1) are none"},
+        {"index", 0, 1, 0, 16, KVFI_CHUNK_LIMIT, "chunk 1048576 (last: 0) of a grant of 1048576 chunks"},
+        {"off the grain", 0, 1, 7, 16, 0, ""},
+    };
     struct kit kit;
     struct rig rig;
 
@@ -169,7 +173,8 @@ void case_armed_twice(void **state)
     rig_init(&rig, &kit);
     rig_arm(&rig, 4);
     request = kit_dst_request(&kit);
-    arm = (struct kvfi_arm){.grant = 4, .writer = rig.src_who, .plan = kit.plan, .request = &request, .bytes = kit.bytes};
+    arm = (struct kvfi_arm){
+        .grant = 4, .writer = rig.src_who, .plan = kit.plan, .request = &request, .bytes = kit.bytes};
     assert_int_equal(rig.ops->arm(rig.dst, &arm, &error), KVF_ERR_EXISTS);
     assert_string_equal(error.text, "grant 0000000000000004 is armed already");
     assert_true(rig.ops->disarm(rig.dst, 4));

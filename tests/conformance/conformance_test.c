@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One suite for every transport: `conformance_test NAME` runs it over one row of this table. A new transport is one line
- * here and one in meson.build. */
+/* One suite for every transport: `conformance_test NAME` runs it over one row of this table. A new transport is one
+ * line here and one in meson.build. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

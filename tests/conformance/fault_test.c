@@ -163,7 +163,8 @@ static void a_cut_ends_the_peer_of_shm(void **state)
 
 static void posts_fail_stall_and_get_lost(void **state)
 {
-    struct subject faulty = row("fault:shm", "shm:fail_post=1,drop_posted=1,drop_received=1,fail_connect=1", true, false);
+    struct subject faulty =
+        row("fault:shm", "shm:fail_post=1,drop_posted=1,drop_received=1,fail_connect=1", true, false);
     struct kvfi_transport_event event;
     char endpoint[KVFI_ENDPOINT_BYTES];
     struct kvfi_chunk chunk;

@@ -23,7 +23,7 @@ static const struct kvfi_chunk_head chunk = {.grant = 0x1122334455667788, .index
 static const struct kvfi_peer_identity source = {"p/pp0.cp0.tp1", 0xa1a2a3a4a5a6a7a8};
 static const struct kvfi_peer_identity destination = {"d/pp0.cp0.tp0", 0xb1b2b3b4b5b6b7b8};
 
-/* ---- samples ------------------------------------------------------------------------------------------------------- */
+/* ---- samples ---------------------------------------------------------------------------------------------------- */
 
 static size_t tcp_hello(uint8_t *buffer)
 {
@@ -73,10 +73,10 @@ static size_t shm_message(uint32_t kind, uint8_t *buffer)
     return kvfi_direct_pack(&message, buffer);
 }
 
-static const char *const shm_names[] = {"", "hello", "welcome", "memories", "probe", "probed", "open", "opened", "placed",
-                                        "ack", "abort", "revoke"};
+static const char *const shm_names[] = {"",     "hello",  "welcome", "memories", "probe", "probed",
+                                        "open", "opened", "placed",  "ack",      "abort", "revoke"};
 
-/* ---- files --------------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------ */
 
 static void check_file(const char *name, const uint8_t *bytes, size_t count)
 {
@@ -115,7 +115,7 @@ static void bytes_are_as_in_the_files(void **state)
     }
 }
 
-/* ---- reading back ---------------------------------------------------------------------------------------------------- */
+/* ---- reading back ----------------------------------------------------------------------------------------------- */
 
 static void tcp_frames_are_read_back(void **state)
 {
@@ -172,7 +172,7 @@ static void shm_messages_are_read_back(void **state)
     }
 }
 
-/* ---- refusals -------------------------------------------------------------------------------------------------------- */
+/* ---- refusals --------------------------------------------------------------------------------------------------- */
 
 static void tcp_heads_are_refused(void **state)
 {
@@ -218,7 +218,8 @@ static void tcp_bodies_are_refused(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof data_rows / sizeof data_rows[0]; i++) {
-        struct kvfi_frame_data data = {.chunk = chunk, .offset_bytes = data_rows[i].offset, .bytes = data_rows[i].bytes};
+        struct kvfi_frame_data data = {
+            .chunk = chunk, .offset_bytes = data_rows[i].offset, .bytes = data_rows[i].bytes};
 
         data.chunk.bytes = data_rows[i].chunk_bytes;
         kvfi_frame_pack_data(&data, false, buffer);

@@ -24,7 +24,7 @@ const struct subject *subject;
 static const struct kit_shape shape = {.layers = 2, .heads = 2, .row_bytes = 128, .tokens = 100,
                                        .src_block_tokens = 16, .dst_block_tokens = 64};
 
-/* ---- a destination with a log, and raw connections to it --------------------------------------------------------------- */
+/* ---- a destination with a log, and raw connections to it -------------------------------------------------------- */
 
 struct target {
     struct kit kit;
@@ -171,7 +171,7 @@ static int greeted_tcp(const struct target *target)
     return fd;
 }
 
-/* ---- tcp ---------------------------------------------------------------------------------------------------------------- */
+/* ---- tcp -------------------------------------------------------------------------------------------------------- */
 
 /* First bytes of a connection that are no hello. */
 static void tcp_bad_beginnings(void **state)
@@ -243,7 +243,8 @@ static void tcp_wrong_version_and_identity(void **state)
         assert_int_equal(kvfi_frame_parse_head(buffer, &head, NULL), KVF_OK);
         assert_int_equal(kvfi_frame_parse_welcome(body, (size_t)head.body_bytes, &welcome, NULL), KVF_OK);
         assert_int_equal(welcome.status, row == 0 ? KVF_ERR_VERSION : KVF_ERR_STALE);
-        assert_logged(&target, row == 0 ? "tcp data protocol version 2, this side speaks 1" : "expected d/pp0.cp0.tp0 ");
+        assert_logged(&target,
+                      row == 0 ? "tcp data protocol version 2, this side speaks 1" : "expected d/pp0.cp0.tp0 ");
         close(fd);
     }
     target_fini(&target);
@@ -350,7 +351,7 @@ static void tcp_half_a_frame(void **state)
     target_fini(&target);
 }
 
-/* ---- shm ---------------------------------------------------------------------------------------------------------------- */
+/* ---- shm -------------------------------------------------------------------------------------------------------- */
 
 static size_t shm_hello(const struct target *target, uint8_t *packet)
 {

@@ -71,12 +71,15 @@ static kvf_layout *make_layout(const struct kit *kit, bool is_src)
 
     assert_non_null(places);
     for (int64_t kv = 0; kv < 2; kv++) {
-        pools[kv] = (struct kvf_pool){.memory = kv, .slot_stride_bytes = is_src ? kit->src_slot_bytes : kit->dst_slot_bytes,
+        pools[kv] = (struct kvf_pool){.memory = kv,
+                                      .slot_stride_bytes = is_src ? kit->src_slot_bytes : kit->dst_slot_bytes,
                                       .slots = is_src ? kit->src_slots : kit->dst_slots};
         memory_bytes[kv] = pools[kv].slot_stride_bytes * pools[kv].slots;
         for (int64_t layer = 0; layer < shape->layers; layer++)
-            places[kv * shape->layers + layer] = (struct kvf_place){
-                .layer = layer, .pool = is_src ? 0 : kv, .offset_bytes = (is_src ? layer * 2 + kv : layer) * layer_bytes};
+            places[kv * shape->layers + layer] =
+                (struct kvf_place){.layer = layer,
+                                   .pool = is_src ? 0 : kv,
+                                   .offset_bytes = (is_src ? layer * 2 + kv : layer) * layer_bytes};
         views[kv] = (struct kvf_view){
             .role = kv ? "v" : "k", .tag = "u8", .row_bytes = shape->row_bytes, .byte_count = shape->row_bytes,
             .unit_total = shape->heads, .unit_count = shape->heads, .entries = block, .slots_per_block = 1,
@@ -177,7 +180,8 @@ static unsigned char *expected_memory(const struct kit *kit, int64_t kv, int64_t
                                       int64_t tokens)
 {
     const struct kit_shape *shape = &kit->shape;
-    int64_t grain = shape->src_block_tokens < shape->dst_block_tokens ? shape->src_block_tokens : shape->dst_block_tokens;
+    int64_t grain =
+        shape->src_block_tokens < shape->dst_block_tokens ? shape->src_block_tokens : shape->dst_block_tokens;
     int64_t moved = (tokens + grain - 1) / grain * grain;
     unsigned char *memory = malloc((size_t)kit->dst_regions[kv].bytes);
 

@@ -15,11 +15,16 @@
 
 struct kvfi_transport *rig_open(const struct rig *rig, bool is_src, const char *policy)
 {
-    struct kvfi_transport_config config = {
-        .host = "127.0.0.1", .self = is_src ? rig->src_who.name : rig->dst_who.name,
-        .incarnation = is_src ? rig->src_who.incarnation : rig->dst_who.incarnation, .streams = 2,
-        .connect_timeout_ns = 5 * KVFI_SECOND, .checksum = subject->checksum, .fault_policy = policy ? policy : subject->policy,
-        .memories = is_src ? rig->kit->src_regions : rig->kit->dst_regions, .memory_count = is_src ? 1 : 2};
+    struct kvfi_transport_config config = {.host = "127.0.0.1",
+                                           .self = is_src ? rig->src_who.name : rig->dst_who.name,
+                                           .incarnation =
+                                               is_src ? rig->src_who.incarnation : rig->dst_who.incarnation,
+                                           .streams = 2,
+                                           .connect_timeout_ns = 5 * KVFI_SECOND,
+                                           .checksum = subject->checksum,
+                                           .fault_policy = policy ? policy : subject->policy,
+                                           .memories = is_src ? rig->kit->src_regions : rig->kit->dst_regions,
+                                           .memory_count = is_src ? 1 : 2};
     struct kvfi_transport *transport = NULL;
     struct kvf_error error;
 
@@ -67,7 +72,8 @@ void rig_fini(struct rig *rig)
     if (rig->dst) rig->ops->close(rig->dst);
 }
 
-static size_t take(struct rig *rig, struct kvfi_transport *transport, struct kvfi_transport_event *events, size_t *count)
+static size_t take(struct rig *rig, struct kvfi_transport *transport, struct kvfi_transport_event *events,
+                   size_t *count)
 {
     size_t taken = 0;
 
@@ -156,7 +162,8 @@ int64_t rig_await_complete(struct rig *rig, uint64_t grant)
 void rig_arm_as(struct rig *rig, uint64_t grant, const struct kvfi_peer_identity *writer, int64_t bytes)
 {
     struct kvf_bind_request request = kit_dst_request(rig->kit);
-    struct kvfi_arm arm = {.grant = grant, .writer = *writer, .plan = rig->kit->plan, .request = &request, .bytes = bytes};
+    struct kvfi_arm arm = {
+        .grant = grant, .writer = *writer, .plan = rig->kit->plan, .request = &request, .bytes = bytes};
     struct kvf_error error;
 
     if (rig->ops->arm(rig->dst, &arm, &error) != KVF_OK) fail_msg("%s", error.text);

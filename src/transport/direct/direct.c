@@ -31,7 +31,7 @@ void kvfi_direct_wake(struct kvfi_transport *transport)
     eventfd_write(transport->wake, 1);
 }
 
-/* ---- the I/O thread ------------------------------------------------------------------------------------------------ */
+/* ---- the I/O thread --------------------------------------------------------------------------------------------- */
 
 static void close_all(int *fds, size_t count)
 {
@@ -103,8 +103,8 @@ static void expire(struct kvfi_transport *transport, struct kvfi_link *link)
     int64_t ms = transport->config.connect_timeout_ns / KVFI_MS;
 
     if (link->outgoing) {
-        snprintf(text, sizeof text, "%s: %s did not answer within %" PRId64 " ms", transport->scheme->name, link->who.name,
-                 ms);
+        snprintf(text, sizeof text, "%s: %s did not answer within %" PRId64 " ms", transport->scheme->name,
+                 link->who.name, ms);
         kvfi_source_end(transport, link, KVF_ERR_TIMEOUT, text);
     } else {
         snprintf(text, sizeof text, "no hello within %" PRId64 " ms", ms);
@@ -189,7 +189,7 @@ static void *io_thread(void *argument)
     return NULL;
 }
 
-/* ---- open ------------------------------------------------------------------------------------------------------------ */
+/* ---- open ------------------------------------------------------------------------------------------------------- */
 
 static void read_boot_id(char *text, size_t capacity)
 {
@@ -245,7 +245,9 @@ static enum kvf_status watch_own(struct kvfi_transport *transport, struct kvf_er
 static enum kvf_status start_threads(struct kvfi_transport *transport, struct kvf_error *error)
 {
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    size_t wanted = cpus > 2 * KVFI_DIRECT_MAX_COPY_THREADS ? KVFI_DIRECT_MAX_COPY_THREADS : cpus >= 4 ? (size_t)cpus / 2 : 1;
+    size_t wanted = cpus > 2 * KVFI_DIRECT_MAX_COPY_THREADS ? KVFI_DIRECT_MAX_COPY_THREADS
+                    : cpus >= 4                             ? (size_t)cpus / 2
+                                                            : 1;
     sigset_t all, before;
     int failure = 0;
 
@@ -306,7 +308,7 @@ enum kvf_status kvfi_direct_open(const struct kvfi_direct_scheme *scheme, const 
     return status;
 }
 
-/* ---- close ------------------------------------------------------------------------------------------------------------ */
+/* ---- close ------------------------------------------------------------------------------------------------------ */
 
 static void end_links(struct kvfi_transport *transport)
 {
@@ -335,8 +337,8 @@ static void await_links(struct kvfi_transport *transport)
     for (struct kvfi_link *link = transport->links; link; link = next) {
         next = link->next;
         if (link->outgoing) continue; /* a copy of this side always ends */
-        kvfi_logf(transport->log, KVF_LOG_ERROR, "%s: %s did not stop writing; closed all the same", transport->scheme->name,
-                  link->who.name);
+        kvfi_logf(transport->log, KVF_LOG_ERROR, "%s: %s did not stop writing; closed all the same",
+                  transport->scheme->name, link->who.name);
         kvfi_sink_end(transport, link);
     }
     while (transport->links) pthread_cond_wait(&transport->changed, &transport->lock);
@@ -378,7 +380,7 @@ void kvfi_direct_close(struct kvfi_transport *transport)
     free(transport);
 }
 
-/* ---- the rest of the table ---------------------------------------------------------------------------------------------- */
+/* ---- the rest of the table -------------------------------------------------------------------------------------- */
 
 void kvfi_direct_endpoint(struct kvfi_transport *transport, char *text)
 {

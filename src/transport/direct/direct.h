@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** @file direct.h  The direct transports, `loop` and `shm`: the source copies into the destination's memory itself.
  *
- *  Both speak the same messages over an abstract Unix socket (SOCK_SEQPACKET). They differ in how the source reaches the
- *  memory: `loop` by its address in the same process, `shm` by mapping the descriptors that came over the socket, or, where
- *  the destination has none for some memory, by writes across processes (process_vm_writev).
+ *  Both speak the same messages over an abstract Unix socket (SOCK_SEQPACKET). They differ in how the source reaches
+ *  the memory: `loop` by its address in the same process, `shm` by mapping the descriptors that came over the socket,
+ *  or, where the destination has none for some memory, by writes across processes (process_vm_writev).
  *
- *  Threads: one I/O thread owns sockets and deadlines; a few copy threads move chunks. `lock` guards everything but the
- *  copying itself. Files: direct.c (open, close, I/O thread), link.c (packets), sink.c (destination half), source.c (source
- *  half), greeting.c (its handshake), reach.c (the memories it reaches), copying.c (copy threads), remote.c (writes across
- *  processes), message.c (what is said).
+ *  Threads: one I/O thread owns sockets and deadlines; a few copy threads move chunks. `lock` guards everything but
+ *  the copying itself. Files: direct.c (open, close, I/O thread), link.c (packets), sink.c (destination half),
+ *  source.c (source half), greeting.c (its handshake), reach.c (the memories it reaches), copying.c (copy threads),
+ *  remote.c (writes across processes), message.c (what is said).
  */
 #ifndef KVFI_TRANSPORT_DIRECT_DIRECT_H
 #define KVFI_TRANSPORT_DIRECT_DIRECT_H
@@ -148,7 +148,7 @@ struct kvfi_direct_scheme {
     bool same_process; /* else mapped or remote */
 };
 
-/* ---- direct.c: the entries of the table that both kinds share ------------------------------------------------------ */
+/* ---- direct.c: the entries of the table that both kinds share --------------------------------------------------- */
 enum kvf_status kvfi_direct_open(const struct kvfi_direct_scheme *scheme, const struct kvfi_transport_config *config,
                                  struct kvfi_transport **out, struct kvf_error *error);
 void kvfi_direct_close(struct kvfi_transport *transport);
@@ -158,9 +158,10 @@ size_t kvfi_direct_events(struct kvfi_transport *transport, struct kvfi_transpor
 /* Makes the I/O thread look at deadlines and links anew. */
 void kvfi_direct_wake(struct kvfi_transport *transport);
 
-/* ---- link.c: all with the lock held -------------------------------------------------------------------------------- */
+/* ---- link.c: all with the lock held ----------------------------------------------------------------------------- */
 struct kvfi_link *kvfi_link_create(struct kvfi_transport *transport, int fd, bool outgoing);
-/* Takes the link out of the list and closes it; freed by the I/O thread later. No job, inbound chunk or copy is left. */
+/* Takes the link out of the list and closes it; freed by the I/O thread later. No job, inbound chunk or copy is left.
+ */
 void kvfi_link_bury(struct kvfi_transport *transport, struct kvfi_link *link);
 void kvfi_link_free_buried(struct kvfi_transport *transport);
 enum kvf_status kvfi_link_watch(struct kvfi_transport *transport, struct kvfi_link *link);
@@ -168,22 +169,24 @@ enum kvf_status kvfi_link_watch(struct kvfi_transport *transport, struct kvfi_li
 void kvfi_link_send(struct kvfi_transport *transport, struct kvfi_link *link, const struct kvfi_direct_message *message,
                     const int *fds, size_t fd_count);
 void kvfi_link_flush(struct kvfi_transport *transport, struct kvfi_link *link);
-/* Takes one packet. Bytes; 0 = end of stream; -1 = none now; -2 = broken. Descriptors beyond `fd_capacity` are closed. */
+/* Takes one packet. Bytes; 0 = end of stream; -1 = none now; -2 = broken. Descriptors beyond `fd_capacity` are
+ * closed. */
 ssize_t kvfi_link_receive(struct kvfi_link *link, uint8_t *packet, int *fds, size_t fd_capacity, size_t *fd_count);
 /* The other side's process and user. */
 bool kvfi_link_credentials(int fd, pid_t *pid, uid_t *uid);
 
-/* ---- sink.c: the destination half ------------------------------------------------------------------------------------ */
+/* ---- sink.c: the destination half ------------------------------------------------------------------------------- */
 enum kvf_status kvfi_direct_arm(struct kvfi_transport *transport, const struct kvfi_arm *arm, struct kvf_error *error);
 bool kvfi_direct_disarm(struct kvfi_transport *transport, uint64_t grant);
 void kvfi_sink_accept(struct kvfi_transport *transport);
-void kvfi_sink_message(struct kvfi_transport *transport, struct kvfi_link *link, const struct kvfi_direct_message *message);
+void kvfi_sink_message(struct kvfi_transport *transport, struct kvfi_link *link,
+                       const struct kvfi_direct_message *message);
 /* The peer's socket is at its end: it writes no more. */
 void kvfi_sink_end(struct kvfi_transport *transport, struct kvfi_link *link);
 /* The peer broke the protocol, or this side closes: no more messages; its end is awaited if it may be writing. */
 void kvfi_sink_drop(struct kvfi_transport *transport, struct kvfi_link *link, const char *why);
 
-/* ---- source.c: the source half --------------------------------------------------------------------------------------- */
+/* ---- source.c: the source half ---------------------------------------------------------------------------------- */
 enum kvf_status kvfi_direct_probe(struct kvfi_transport *transport, const char *endpoint, struct kvf_error *error);
 enum kvf_status kvfi_direct_connect(struct kvfi_transport *transport, const char *endpoint,
                                     const struct kvfi_peer_identity *expected, uint64_t *peer, struct kvf_error *error);
@@ -199,14 +202,16 @@ void kvfi_greeting_message(struct kvfi_transport *transport, struct kvfi_link *l
 /* Connects the socket and says hello; again later when the listener's backlog is full (greeting.c). */
 enum kvf_status kvfi_greeting_start(struct kvfi_transport *transport, struct kvfi_link *link, struct kvf_error *error);
 /* Ends a link: its posts end with `status`, and once nothing is being copied for it, it goes. */
-void kvfi_source_end(struct kvfi_transport *transport, struct kvfi_link *link, enum kvf_status status, const char *text);
+void kvfi_source_end(struct kvfi_transport *transport, struct kvfi_link *link, enum kvf_status status,
+                     const char *text);
 /* A copy thread has finished a job. */
 void kvfi_source_copied(struct kvfi_transport *transport, struct kvfi_job *job);
 /* Buries a dying link for which nothing is copied any more. */
 void kvfi_source_settle(struct kvfi_transport *transport, struct kvfi_link *link);
 
-/* ---- reach.c: the destination's memories at the source ----------------------------------------------------------------- */
-enum kvf_status kvfi_reached_init(struct kvfi_reached *reached, uint32_t count, bool same_process, struct kvf_error *error);
+/* ---- reach.c: the destination's memories at the source ---------------------------------------------------------- */
+enum kvf_status kvfi_reached_init(struct kvfi_reached *reached, uint32_t count, bool same_process,
+                                  struct kvf_error *error);
 void kvfi_reached_fini(struct kvfi_reached *reached);
 /* Takes the memories of a message, maps those that came with a descriptor, and closes all descriptors. */
 enum kvf_status kvfi_reached_add(struct kvfi_reached *reached, const struct kvfi_direct_message *message, int *fds,
@@ -214,7 +219,7 @@ enum kvf_status kvfi_reached_add(struct kvfi_reached *reached, const struct kvfi
 /* Enters pages in the page table, the next `max_bytes`. True when all are. */
 bool kvfi_reached_populate(struct kvfi_reached *reached, uint32_t *memory, int64_t *offset, int64_t max_bytes);
 
-/* ---- copying.c, remote.c --------------------------------------------------------------------------------------------- */
+/* ---- copying.c, remote.c ---------------------------------------------------------------------------------------- */
 void *kvfi_copy_thread(void *transport);
 /* Copies a chunk across processes. Stops early when job->stop is set. */
 enum kvf_status kvfi_remote_copy(struct kvfi_transport *transport, struct kvfi_job *job, struct kvf_error *error);

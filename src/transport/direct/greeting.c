@@ -38,9 +38,11 @@ enum kvf_status kvfi_greeting_start(struct kvfi_transport *transport, struct kvf
         goto done;
     }
     if (!kvfi_link_credentials(link->fd, &link->pid, &uid) || uid != geteuid() || link->pid != link->endpoint_pid) {
-        status = kvfi_fail(error, KVF_ERR_NOT_SUPPORTED, "%s: the socket of %s belongs to process %ld of user %ld, expected process "
-                           "%" PRId64 " of user %ld", transport->scheme->name, link->who.name, (long)link->pid, (long)uid,
-                           link->endpoint_pid, (long)geteuid());
+        status = kvfi_fail(error, KVF_ERR_NOT_SUPPORTED,
+                           "%s: the socket of %s belongs to process %ld of user %ld, expected process "
+                           "%" PRId64 " of user %ld",
+                           transport->scheme->name, link->who.name, (long)link->pid, (long)uid, link->endpoint_pid,
+                           (long)geteuid());
         goto done;
     }
     status = kvfi_link_watch(transport, link);
@@ -75,7 +77,8 @@ static void probe_remote(struct kvfi_transport *transport, struct kvfi_link *lin
     if (link->probe_address != 0)
         failure = kvfi_remote_write(link->pid, link->probe_address, &probe.nonce, sizeof probe.nonce);
     if (failure != 0) {
-        snprintf(text, sizeof text, "%s: memory of %s has no file descriptor to map, and writing across processes failed: %s",
+        snprintf(text, sizeof text,
+                 "%s: memory of %s has no file descriptor to map, and writing across processes failed: %s",
                  transport->scheme->name, link->who.name, strerror(failure));
         kvfi_source_end(transport, link, KVF_ERR_NOT_SUPPORTED, text);
         return;
@@ -90,7 +93,8 @@ static void memories_known(struct kvfi_transport *transport, struct kvfi_link *l
     else ready(transport, link);
 }
 
-static void welcomed(struct kvfi_transport *transport, struct kvfi_link *link, const struct kvfi_direct_message *message)
+static void welcomed(struct kvfi_transport *transport, struct kvfi_link *link,
+                     const struct kvfi_direct_message *message)
 {
     struct kvf_error error;
 
@@ -98,7 +102,8 @@ static void welcomed(struct kvfi_transport *transport, struct kvfi_link *link, c
         kvfi_source_end(transport, link, (enum kvf_status)message->status, message->text);
     } else if (link->reached.address) {
         kvfi_source_end(transport, link, KVF_ERR_PROTOCOL, "welcomed twice");
-    } else if (kvfi_reached_init(&link->reached, message->memory_count, transport->scheme->same_process, &error) != KVF_OK) {
+    } else if (kvfi_reached_init(&link->reached, message->memory_count, transport->scheme->same_process, &error) !=
+               KVF_OK) {
         kvfi_source_end(transport, link, (enum kvf_status)error.status, error.text);
     } else {
         link->probe_address = message->probe_address;
@@ -130,7 +135,9 @@ void kvfi_greeting_message(struct kvfi_transport *transport, struct kvfi_link *l
         else
             kvfi_source_end(transport, link, KVF_ERR_PROTOCOL, "unasked answer to a probe");
         break;
-    default: kvfi_source_end(transport, link, KVF_ERR_PROTOCOL, "unexpected message before the connection stood"); break;
+    default:
+        kvfi_source_end(transport, link, KVF_ERR_PROTOCOL, "unexpected message before the connection stood");
+        break;
     }
     for (size_t i = 0; i < fd_count; i++) close(fds[i]);
 }

@@ -164,7 +164,7 @@ done:
     return status;
 }
 
-/* ---- endpoints ------------------------------------------------------------------------------------------------- */
+/* ---- endpoints -------------------------------------------------------------------------------------------------- */
 
 void kvfi_direct_endpoint_format(const struct kvfi_direct_endpoint *endpoint, const char *scheme, char *text)
 {

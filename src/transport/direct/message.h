@@ -49,11 +49,12 @@ struct kvfi_direct_message {
     } memories[KVFI_DIRECT_BATCH];       /* MEMORIES */
 };
 
-/** Writes a message into `buffer` of KVFI_DIRECT_PACKET_BYTES. Returns its bytes; a message of this side always fits. */
+/** Writes a message into `buffer` of KVFI_DIRECT_PACKET_BYTES. Returns its bytes; a message of this side always fits.
+ */
 size_t kvfi_direct_pack(const struct kvfi_direct_message *message, uint8_t *buffer);
 
-/** Reads a packet. @return KVF_OK; KVF_ERR_PROTOCOL; KVF_ERR_VERSION naming both versions (HELLO and WELCOME: `kind` and
- *  `version` are filled then) */
+/** Reads a packet. @return KVF_OK; KVF_ERR_PROTOCOL; KVF_ERR_VERSION naming both versions (HELLO and WELCOME: `kind`
+ *  and `version` are filled then) */
 enum kvf_status kvfi_direct_parse(const void *packet, size_t bytes, struct kvfi_direct_message *message,
                                   struct kvf_error *error);
 

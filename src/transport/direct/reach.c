@@ -10,7 +10,8 @@
 #include "base/error.h"
 #include "transport/direct/direct.h"
 
-enum kvf_status kvfi_reached_init(struct kvfi_reached *reached, uint32_t count, bool same_process, struct kvf_error *error)
+enum kvf_status kvfi_reached_init(struct kvfi_reached *reached, uint32_t count, bool same_process,
+                                  struct kvf_error *error)
 {
     enum kvf_status status = KVF_OK;
 
@@ -52,8 +53,9 @@ static enum kvf_status map_one(struct kvfi_reached *reached, uint32_t index, int
 
     if (bytes == 0) goto done;
     if (fstat(fd, &file) != 0 || file.st_size < bytes) {
-        status = kvfi_fail(error, KVF_ERR_PROTOCOL, "memory %" PRIu32 " of the peer: its file has %" PRId64 " bytes, %" PRId64
-                           " were told", index, (int64_t)file.st_size, bytes);
+        status = kvfi_fail(error, KVF_ERR_PROTOCOL,
+                           "memory %" PRIu32 " of the peer: its file has %" PRId64 " bytes, %" PRId64 " were told",
+                           index, (int64_t)file.st_size, bytes);
         goto done;
     }
     mapped = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -76,8 +78,9 @@ enum kvf_status kvfi_reached_add(struct kvfi_reached *reached, const struct kvfi
     size_t used = 0;
 
     if (message->memory_first != reached->known || message->memory_count > reached->count - reached->known)
-        status = kvfi_fail(error, KVF_ERR_PROTOCOL, "memories [%" PRIu32 ",+%" PRIu32 ") came, expected from %" PRIu32 " of %"
-                           PRIu32, message->memory_first, message->memory_count, reached->known, reached->count);
+        status = kvfi_fail(error, KVF_ERR_PROTOCOL,
+                           "memories [%" PRIu32 ",+%" PRIu32 ") came, expected from %" PRIu32 " of %" PRIu32,
+                           message->memory_first, message->memory_count, reached->known, reached->count);
     for (uint32_t i = 0; status == KVF_OK && i < message->memory_count; i++) {
         uint32_t index = reached->known++;
 
@@ -87,7 +90,8 @@ enum kvf_status kvfi_reached_add(struct kvfi_reached *reached, const struct kvfi
         if (!message->memories[i].has_fd)
             reached->reach = KVFI_REACH_REMOTE;
         else if (used >= fd_count)
-            status = kvfi_fail(error, KVF_ERR_PROTOCOL, "memory %" PRIu32 " of the peer came without its descriptor", index);
+            status = kvfi_fail(error, KVF_ERR_PROTOCOL, "memory %" PRIu32 " of the peer came without its descriptor",
+                               index);
         else if (reached->reach == KVFI_REACH_MAPPED)
             status = map_one(reached, index, fds[used++], error);
     }

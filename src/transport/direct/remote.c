@@ -42,8 +42,8 @@ static enum kvf_status write_all(const struct writing *writing, struct iovec loc
     if (written < 0 && errno == ESRCH)
         status = kvfi_fail(error, KVF_ERR_PEER_LOST, "process %ld is gone", (long)writing->pid);
     else
-        status = kvfi_fail(error, KVF_ERR_SYSTEM, "writing %zu bytes to process %ld: %s", local.iov_len, (long)writing->pid,
-                           written < 0 ? strerror(errno) : "only a part was written");
+        status = kvfi_fail(error, KVF_ERR_SYSTEM, "writing %zu bytes to process %ld: %s", local.iov_len,
+                           (long)writing->pid, written < 0 ? strerror(errno) : "only a part was written");
 done:
     return status;
 }
@@ -60,7 +60,8 @@ static enum kvf_status write_piece(struct writing *writing, int64_t *bytes, stru
         int64_t local_bytes;
 
         /* The destination lists at most as much as the run here has; what it lists is taken from the run. */
-        count = kvfi_packer_iovecs(writing->dst, writing->remote, MAX_IOVECS, kvfi_packer_run_left(writing->src), 1, bytes);
+        count = kvfi_packer_iovecs(writing->dst, writing->remote, MAX_IOVECS, kvfi_packer_run_left(writing->src), 1,
+                                   bytes);
         kvfi_packer_iovecs(writing->src, &local, 1, *bytes, 1, &local_bytes);
     } else {
         count = kvfi_packer_iovecs(writing->dst, writing->remote, MAX_IOVECS, STAGE_BYTES, 1, bytes);

@@ -114,7 +114,7 @@ void kvfi_sink_accept(struct kvfi_transport *transport)
     }
 }
 
-/* ---- hello --------------------------------------------------------------------------------------------------------- */
+/* ---- hello ------------------------------------------------------------------------------------------------------ */
 
 static void send_memories(struct kvfi_transport *transport, struct kvfi_link *link)
 {
@@ -167,8 +167,9 @@ static void greet(struct kvfi_transport *transport, struct kvfi_link *link, cons
     answer.self.incarnation = transport->config.incarnation;
     if (!expected) {
         answer.status = KVF_ERR_STALE;
-        snprintf(answer.text, sizeof answer.text, "expected %.150s incarnation %016" PRIx64 ", found %.150s %016" PRIx64,
-                 hello->expected.name, hello->expected.incarnation, transport->self, transport->config.incarnation);
+        snprintf(answer.text, sizeof answer.text,
+                 "expected %.150s incarnation %016" PRIx64 ", found %.150s %016" PRIx64, hello->expected.name,
+                 hello->expected.incarnation, transport->self, transport->config.incarnation);
     } else {
         link->probe_page = take_probe_word(transport);
         answer.probe_address = link->probe_page;
@@ -197,7 +198,7 @@ static void answer_probe(struct kvfi_transport *transport, struct kvfi_link *lin
     link->probe_page = 0;
 }
 
-/* ---- chunks -------------------------------------------------------------------------------------------------------- */
+/* ---- chunks ----------------------------------------------------------------------------------------------------- */
 
 static void answer_chunk(struct kvfi_transport *transport, struct kvfi_link *link, uint32_t kind,
                          const struct kvfi_chunk_head *head, enum kvf_status status, const char *text)
@@ -273,7 +274,8 @@ static void close_chunk(struct kvfi_transport *transport, struct kvfi_link *link
     end_inbound(transport, link, inbound);
 }
 
-void kvfi_sink_message(struct kvfi_transport *transport, struct kvfi_link *link, const struct kvfi_direct_message *message)
+void kvfi_sink_message(struct kvfi_transport *transport, struct kvfi_link *link,
+                       const struct kvfi_direct_message *message)
 {
     struct kvfi_inbound *inbound = find_inbound(link, message->head.grant, message->head.index);
 

@@ -87,7 +87,7 @@ done:
     return status;
 }
 
-/* ---- jobs ---------------------------------------------------------------------------------------------------------- */
+/* ---- jobs ------------------------------------------------------------------------------------------------------- */
 
 static struct kvfi_job *find_job(struct kvfi_link *link, uint64_t grant, uint32_t index)
 {
@@ -171,7 +171,8 @@ enum kvf_status kvfi_direct_post_chunk(struct kvfi_transport *transport, uint64_
     pthread_mutex_lock(&transport->lock);
     link = find_peer(transport, peer);
     if (!link || link->state != KVFI_LINK_READY) {
-        status = kvfi_fail(error, KVF_ERR_CLOSED, "%s: peer %" PRIu64 " is not connected", transport->scheme->name, peer);
+        status =
+            kvfi_fail(error, KVF_ERR_CLOSED, "%s: peer %" PRIu64 " is not connected", transport->scheme->name, peer);
         free(job);
         goto done;
     }
@@ -217,7 +218,7 @@ void kvfi_direct_disconnect(struct kvfi_transport *transport, uint64_t peer)
     kvfi_direct_wake(transport);
 }
 
-/* ---- the end of a link ----------------------------------------------------------------------------------------------- */
+/* ---- the end of a link ------------------------------------------------------------------------------------------ */
 
 void kvfi_source_settle(struct kvfi_transport *transport, struct kvfi_link *link)
 {
@@ -246,7 +247,7 @@ void kvfi_source_end(struct kvfi_transport *transport, struct kvfi_link *link, e
     kvfi_source_settle(transport, link);
 }
 
-/* ---- what the destination says ----------------------------------------------------------------------------------------- */
+/* ---- what the destination says ---------------------------------------------------------------------------------- */
 
 static void opened(struct kvfi_transport *transport, struct kvfi_job *job, const struct kvfi_direct_message *message)
 {
@@ -263,7 +264,8 @@ static void opened(struct kvfi_transport *transport, struct kvfi_job *job, const
     pthread_cond_broadcast(&transport->changed);
 }
 
-static void acknowledged(struct kvfi_transport *transport, struct kvfi_job *job, const struct kvfi_direct_message *message)
+static void acknowledged(struct kvfi_transport *transport, struct kvfi_job *job,
+                         const struct kvfi_direct_message *message)
 {
     if (message->status != KVF_OK) stop_job(transport, job, true, KVF_ERR_REFUSED, message->text);
     else if (job->state == KVFI_JOB_COPIED) finish_job(transport, job, KVF_OK, NULL);

@@ -44,7 +44,7 @@ struct kvfi_transport {
     uint64_t fake_peers; /* numbers of connects that failed on purpose */
 };
 
-/* ---- the policy ------------------------------------------------------------------------------------------------------ */
+/* ---- the policy ------------------------------------------------------------------------------------------------- */
 
 static bool read_number(const char *text, int64_t *number)
 {
@@ -70,7 +70,8 @@ static enum kvf_status read_fault(struct kvfi_transport *transport, char *fault,
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(known[i].name, fault) == 0 && read_number(value ? value : "1", known[i].number)) status = KVF_OK;
     }
-    if (status != KVF_OK) kvfi_fail(error, status, "fault policy: \"%s\" with \"%s\" is not known", fault, value ? value : "");
+    if (status != KVF_OK)
+        kvfi_fail(error, status, "fault policy: \"%s\" with \"%s\" is not known", fault, value ? value : "");
     if (corrupt > 0) atomic_store(&transport->wire.corrupt, corrupt);
     if (cut_after >= 0) atomic_store(&transport->wire.cut_after, cut_after);
     return status;
@@ -104,7 +105,7 @@ done:
     return status;
 }
 
-/* ---- events ------------------------------------------------------------------------------------------------------------ */
+/* ---- events ----------------------------------------------------------------------------------------------------- */
 
 /* Sets the timer to the first held event. */
 static void set_timer(struct kvfi_transport *transport)
@@ -128,7 +129,8 @@ static void hold(struct kvfi_transport *transport, const struct kvfi_transport_e
     if (!kvfi_array_grow((void **)&transport->held, transport->held_count, &transport->held_capacity,
                          sizeof *transport->held))
         return;
-    transport->held[transport->held_count++] = (struct held){kvfi_now_ns() + transport->policy.delay_ms * KVFI_MS, *event};
+    transport->held[transport->held_count++] =
+        (struct held){kvfi_now_ns() + transport->policy.delay_ms * KVFI_MS, *event};
 }
 
 static void hold_posted(struct kvfi_transport *transport, const struct stalled *post, enum kvf_status status)
@@ -200,7 +202,7 @@ static int fault_event_fd(struct kvfi_transport *transport)
     return transport->epoll;
 }
 
-/* ---- open and close ------------------------------------------------------------------------------------------------------ */
+/* ---- open and close --------------------------------------------------------------------------------------------- */
 
 static void fault_close(struct kvfi_transport *transport)
 {
@@ -248,7 +250,7 @@ static enum kvf_status fault_open(const struct kvfi_transport_config *config, st
     return status;
 }
 
-/* ---- the rest of the table ---------------------------------------------------------------------------------------------- */
+/* ---- the rest of the table -------------------------------------------------------------------------------------- */
 
 static void fault_endpoint(struct kvfi_transport *transport, char *text)
 {
@@ -318,18 +320,21 @@ static void fault_abort(struct kvfi_transport *transport, uint64_t peer, uint64_
     transport->inner_ops->abort(transport->inner, peer, grant);
 }
 
-static enum kvf_status fault_post_ranges(struct kvfi_transport *transport, uint64_t peer, const struct kvfi_range *ranges,
-                                         size_t count, uint64_t cookie, struct kvf_error *error)
+static enum kvf_status fault_post_ranges(struct kvfi_transport *transport, uint64_t peer,
+                                         const struct kvfi_range *ranges, size_t count, uint64_t cookie,
+                                         struct kvf_error *error)
 {
     return transport->inner_ops->post_ranges(transport->inner, peer, ranges, count, cookie, error);
 }
 
-#define FAULT_OPS(own_name, own_bit, own_caps) \
-    {.struct_size = sizeof(struct kvfi_transport_ops), .version = 1, .name = own_name, .bit = own_bit, .caps = own_caps, \
-     .open = fault_open, .close = fault_close, .endpoint = fault_endpoint, .event_fd = fault_event_fd, \
-     .events = fault_events, .arm = fault_arm, .disarm = fault_disarm, .probe = fault_probe, .connect = fault_connect, \
-     .disconnect = fault_disconnect, .post_chunk = fault_post_chunk, .abort = fault_abort, \
-     .post_ranges = fault_post_ranges}
+#define FAULT_OPS(own_name, own_bit, own_caps)                                                                       \
+    {                                                                                                                \
+        .struct_size = sizeof(struct kvfi_transport_ops), .version = 1, .name = own_name, .bit = own_bit,            \
+        .caps = own_caps, .open = fault_open, .close = fault_close, .endpoint = fault_endpoint,                      \
+        .event_fd = fault_event_fd, .events = fault_events, .arm = fault_arm, .disarm = fault_disarm,                \
+        .probe = fault_probe, .connect = fault_connect, .disconnect = fault_disconnect,                              \
+        .post_chunk = fault_post_chunk, .abort = fault_abort, .post_ranges = fault_post_ranges                       \
+    }
 
 const struct kvfi_transport_ops kvfi_fault_ops[KVFI_FAULT_OPS] = {
     FAULT_OPS("fault:loop", 1, KVFI_CAP_BOXES | KVFI_CAP_REMOTE_WRITES),

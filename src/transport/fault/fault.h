@@ -12,8 +12,8 @@
  *      delay_ms=MS      every event comes so much later
  *      stall            posts are taken and nothing moves, until abort, disconnect or close
  *
- *  Without faults everything passes through. There is one table per wrapped transport, named "fault:INNER", with its bit
- *  and its capabilities.
+ *  Without faults everything passes through. There is one table per wrapped transport, named "fault:INNER", with its
+ *  bit and its capabilities.
  */
 #ifndef KVFI_TRANSPORT_FAULT_FAULT_H
 #define KVFI_TRANSPORT_FAULT_FAULT_H

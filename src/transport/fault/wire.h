@@ -9,7 +9,8 @@
 #include <stdint.h>
 
 struct kvfi_wire_fault {
-    atomic_int_fast64_t corrupt;   /* so many pieces (tcp: frames) still get one byte flipped, checksums notwithstanding */
+    atomic_int_fast64_t
+        corrupt; /* so many pieces (tcp: frames) still get one byte flipped, checksums notwithstanding */
     atomic_int_fast64_t cut_after; /* the connection is cut, once, after so many more bytes were sent; below 0: never */
 };
 

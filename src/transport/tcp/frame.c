@@ -42,7 +42,8 @@ static void get_identity(struct kvfi_reader *reader, struct kvfi_peer_identity *
 
 size_t kvfi_frame_pack_hello(const struct kvfi_frame_hello *hello, uint8_t *buffer)
 {
-    struct kvfi_writer writer = start_frame(buffer, KVFI_FRAME_HEAD_BYTES + KVFI_FRAME_MAX_CONTROL, KVFI_FRAME_HELLO, 0);
+    struct kvfi_writer writer =
+        start_frame(buffer, KVFI_FRAME_HEAD_BYTES + KVFI_FRAME_MAX_CONTROL, KVFI_FRAME_HELLO, 0);
 
     kvfi_put_u32(&writer, hello->version);
     put_identity(&writer, &hello->self);
@@ -56,7 +57,8 @@ size_t kvfi_frame_pack_hello(const struct kvfi_frame_hello *hello, uint8_t *buff
 
 size_t kvfi_frame_pack_welcome(const struct kvfi_frame_welcome *welcome, uint8_t *buffer)
 {
-    struct kvfi_writer writer = start_frame(buffer, KVFI_FRAME_HEAD_BYTES + KVFI_FRAME_MAX_CONTROL, KVFI_FRAME_WELCOME, 0);
+    struct kvfi_writer writer =
+        start_frame(buffer, KVFI_FRAME_HEAD_BYTES + KVFI_FRAME_MAX_CONTROL, KVFI_FRAME_WELCOME, 0);
 
     kvfi_put_u32(&writer, welcome->version);
     kvfi_put_u32(&writer, welcome->status);
@@ -109,12 +111,14 @@ enum kvf_status kvfi_frame_parse_head(const uint8_t *buffer, struct kvfi_frame_h
     else if (is_data ? head->body_bytes < KVFI_FRAME_DATA_BYTES ||
                            head->body_bytes > KVFI_FRAME_DATA_BYTES + KVFI_FRAME_MAX_PAYLOAD
                      : head->body_bytes > KVFI_FRAME_MAX_CONTROL)
-        status = kvfi_fail(error, KVF_ERR_PROTOCOL, "frame of kind %" PRIu32 " with %" PRIu64 " bytes, at most %d", head->kind,
-                           head->body_bytes, is_data ? KVFI_FRAME_DATA_BYTES + KVFI_FRAME_MAX_PAYLOAD : KVFI_FRAME_MAX_CONTROL);
+        status = kvfi_fail(error, KVF_ERR_PROTOCOL, "frame of kind %" PRIu32 " with %" PRIu64 " bytes, at most %d",
+                           head->kind, head->body_bytes,
+                           is_data ? KVFI_FRAME_DATA_BYTES + KVFI_FRAME_MAX_PAYLOAD : KVFI_FRAME_MAX_CONTROL);
     return status;
 }
 
-static enum kvf_status check_read(const struct kvfi_reader *reader, const char *name, size_t bytes, struct kvf_error *error)
+static enum kvf_status check_read(const struct kvfi_reader *reader, const char *name, size_t bytes,
+                                  struct kvf_error *error)
 {
     return kvfi_read_all(reader) ? KVF_OK
                                  : kvfi_fail(error, KVF_ERR_PROTOCOL, "%s of %zu bytes does not parse", name, bytes);
@@ -125,8 +129,8 @@ static enum kvf_status check_version(const struct kvfi_reader *reader, uint32_t 
 {
     return !reader->ok || version == KVFI_FRAME_VERSION
                ? KVF_OK
-               : kvfi_fail(error, KVF_ERR_VERSION, "tcp data protocol version %" PRIu32 ", this side speaks %d", version,
-                           KVFI_FRAME_VERSION);
+               : kvfi_fail(error, KVF_ERR_VERSION, "tcp data protocol version %" PRIu32 ", this side speaks %d",
+                           version, KVFI_FRAME_VERSION);
 }
 
 enum kvf_status kvfi_frame_parse_hello(const uint8_t *body, size_t bytes, struct kvfi_frame_hello *hello,
@@ -169,7 +173,8 @@ done:
     return status;
 }
 
-enum kvf_status kvfi_frame_parse_ack(const uint8_t *body, size_t bytes, struct kvfi_frame_ack *ack, struct kvf_error *error)
+enum kvf_status kvfi_frame_parse_ack(const uint8_t *body, size_t bytes, struct kvfi_frame_ack *ack,
+                                     struct kvf_error *error)
 {
     struct kvfi_reader reader = kvfi_reader_on(body, bytes);
 
@@ -181,8 +186,8 @@ enum kvf_status kvfi_frame_parse_ack(const uint8_t *body, size_t bytes, struct k
     return check_read(&reader, "ack", bytes, error);
 }
 
-enum kvf_status kvfi_frame_parse_data(const struct kvfi_frame_head *head, const uint8_t *body, struct kvfi_frame_data *data,
-                                      struct kvf_error *error)
+enum kvf_status kvfi_frame_parse_data(const struct kvfi_frame_head *head, const uint8_t *body,
+                                      struct kvfi_frame_data *data, struct kvf_error *error)
 {
     struct kvfi_reader reader = kvfi_reader_on(body, KVFI_FRAME_DATA_BYTES);
     enum kvf_status status = KVF_OK;
@@ -194,8 +199,9 @@ enum kvf_status kvfi_frame_parse_data(const struct kvfi_frame_head *head, const 
     data->bytes = (int64_t)(head->body_bytes - KVFI_FRAME_DATA_BYTES);
     if (data->offset_bytes < 0 || data->chunk.bytes < 0 || data->offset_bytes > data->chunk.bytes ||
         data->bytes > data->chunk.bytes - data->offset_bytes || (data->bytes == 0 && data->chunk.bytes > 0))
-        status = kvfi_fail(error, KVF_ERR_PROTOCOL, "a frame of %" PRId64 " bytes at %" PRId64 " of a chunk of %" PRId64,
-                           data->bytes, data->offset_bytes, data->chunk.bytes);
+        status =
+            kvfi_fail(error, KVF_ERR_PROTOCOL, "a frame of %" PRId64 " bytes at %" PRId64 " of a chunk of %" PRId64,
+                      data->bytes, data->offset_bytes, data->chunk.bytes);
     return status;
 }
 

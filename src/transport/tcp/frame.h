@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** @file frame.h  Frames on a data connection: a fixed head, then a body whose length the head tells and the kind bounds.
- *  `docs/wire.md` lists the fields. Parsing needs nothing but the bytes. */
+/** @file frame.h  Frames on a data connection: a fixed head, then a body whose length the head tells and the kind
+ *  bounds. `docs/wire.md` lists the fields. Parsing needs nothing but the bytes. */
 #ifndef KVFI_TRANSPORT_TCP_FRAME_H
 #define KVFI_TRANSPORT_TCP_FRAME_H
 
@@ -62,7 +62,8 @@ struct kvfi_frame_ack {
     char text[KVF_ERROR_TEXT_BYTES];
 };
 
-/** Each writes a whole frame (DATA: without payload) and returns its bytes. Buffers: HEAD + MAX_CONTROL, and HEAD + DATA. */
+/** Each writes a whole frame (DATA: without payload) and returns its bytes. Buffers: HEAD + MAX_CONTROL, and HEAD +
+ *  DATA. */
 size_t kvfi_frame_pack_hello(const struct kvfi_frame_hello *hello, uint8_t *buffer);
 size_t kvfi_frame_pack_welcome(const struct kvfi_frame_welcome *welcome, uint8_t *buffer);
 size_t kvfi_frame_pack_data(const struct kvfi_frame_data *data, bool checksum, uint8_t *buffer);

@@ -3,8 +3,8 @@
  *
  *  Threads: each data thread owns an epoll set and the connections in it; only the owner reads, writes or frees a
  *  connection. `lock` guards the lists, sessions and jobs. Thread 0 also accepts, and makes connections anew.
- *  Files: tcp.c (open, close, table), thread.c (loop), conn.c (sockets, control frames), session.c (source half: connecting,
- *  cuts), sending.c (source half: frames), receiving.c (destination half), frame.c (bytes).
+ *  Files: tcp.c (open, close, table), thread.c (loop), conn.c (sockets, control frames), session.c (source half:
+ *  connecting, cuts), sending.c (source half: frames), receiving.c (destination half), frame.c (bytes).
  */
 #ifndef KVFI_TRANSPORT_TCP_INSIDE_H
 #define KVFI_TRANSPORT_TCP_INSIDE_H
@@ -174,18 +174,19 @@ struct kvfi_transport {
     size_t stage_count;
 };
 
-/* ---- tcp.c ---- */
+/* ---- tcp.c ------------------------------------------------------------------------------------------------------ */
 /* The owner has registered its memories by the first arm or post; locked. */
 void kvfi_tcp_know_memories(struct kvfi_transport *transport);
 
-/* ---- thread.c ---- */
+/* ---- thread.c --------------------------------------------------------------------------------------------------- */
 void *kvfi_tcp_thread(void *thread);
 void kvfi_tcp_wake(struct kvfi_thread *thread);
 
-/* ---- conn.c ---- */
+/* ---- conn.c ----------------------------------------------------------------------------------------------------- */
 /* Makes a connection of a socket and gives it to a thread; locked. The socket is closed when that fails. */
 struct kvfi_conn *kvfi_conn_create(struct kvfi_transport *transport, int fd, bool outgoing, uint32_t events);
-/* Owner: takes it out of its lists and frees it. `why` goes to the log of an incoming one, and to the session. Not locked. */
+/* Owner: takes it out of its lists and frees it. `why` goes to the log of an incoming one, and to the session. Not
+ * locked. */
 void kvfi_conn_close(struct kvfi_conn *conn, enum kvf_status status, const char *why);
 /* Queues a control frame, and has it sent; locked. */
 void kvfi_conn_notice(struct kvfi_conn *conn, const uint8_t *data, size_t bytes);
@@ -195,7 +196,7 @@ void kvfi_conn_watch(struct kvfi_conn *conn, uint32_t events);
 char *kvfi_stage_take(struct kvfi_transport *transport);
 void kvfi_stage_give(struct kvfi_transport *transport, char *stage);
 
-/* ---- session.c ---- */
+/* ---- session.c -------------------------------------------------------------------------------------------------- */
 enum kvf_status kvfi_tcp_probe(struct kvfi_transport *transport, const char *endpoint, struct kvf_error *error);
 enum kvf_status kvfi_tcp_connect(struct kvfi_transport *transport, const char *endpoint,
                                  const struct kvfi_peer_identity *expected, uint64_t *peer, struct kvf_error *error);
@@ -217,13 +218,13 @@ void kvfi_session_end(struct kvfi_session *session, enum kvf_status status, cons
 void kvfi_post_end(struct kvfi_post *post, enum kvf_status status, const char *text);
 void kvfi_post_settle(struct kvfi_post *post);
 
-/* ---- sending.c ---- */
+/* ---- sending.c -------------------------------------------------------------------------------------------------- */
 /* Owner: sends what there is until the socket blocks. False = the connection is closed. Not locked. */
 bool kvfi_conn_send(struct kvfi_conn *conn);
 /* Owner: forgets the frame under way; locked. */
 void kvfi_sending_fini(struct kvfi_conn *conn);
 
-/* ---- receiving.c ---- */
+/* ---- receiving.c ------------------------------------------------------------------------------------------------ */
 void kvfi_conn_accept(struct kvfi_transport *transport, int64_t now_ns);
 /* Owner: reads what there is. False = the connection is closed. Not locked. */
 bool kvfi_conn_receive(struct kvfi_conn *conn);

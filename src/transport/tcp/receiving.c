@@ -43,9 +43,10 @@ void kvfi_conn_accept(struct kvfi_transport *transport, int64_t now_ns)
     }
 }
 
-/* ---- answers ------------------------------------------------------------------------------------------------------- */
+/* ---- answers ---------------------------------------------------------------------------------------------------- */
 
-static void answer(struct kvfi_conn *conn, const struct kvfi_chunk_head *chunk, enum kvf_status status, const char *text)
+static void answer(struct kvfi_conn *conn, const struct kvfi_chunk_head *chunk, enum kvf_status status,
+                   const char *text)
 {
     struct kvfi_frame_ack ack = {.grant = chunk->grant, .index = chunk->index, .status = (uint32_t)status};
     uint8_t buffer[KVFI_FRAME_HEAD_BYTES + KVFI_FRAME_MAX_CONTROL];
@@ -69,14 +70,15 @@ static void fail_frame(struct kvfi_conn *conn, const struct kvf_error *error)
     receiving->state = KVFI_RECEIVING_SKIP;
 }
 
-/* ---- hello --------------------------------------------------------------------------------------------------------- */
+/* ---- hello ------------------------------------------------------------------------------------------------------ */
 
 /* Older connections of the same session have no say any more. */
 static void supersede(struct kvfi_transport *transport, const struct kvfi_conn *newer)
 {
     for (size_t i = 0; i < transport->thread_count; i++) {
         for (struct kvfi_conn *conn = transport->threads[i].conns; conn; conn = conn->next) {
-            if (conn->outgoing || conn->session_number != newer->session_number || conn->generation >= newer->generation)
+            if (conn->outgoing || conn->session_number != newer->session_number ||
+                conn->generation >= newer->generation)
                 continue;
             conn->kill = true;
             kvfi_tcp_wake(conn->thread);
@@ -95,9 +97,9 @@ static bool greet(struct kvfi_conn *conn, const uint8_t *body, size_t bytes)
 
     if (status == KVF_OK && (strcmp(hello.expected.name, transport->self) != 0 ||
                              hello.expected.incarnation != transport->config.incarnation))
-        status = kvfi_fail(&error, KVF_ERR_STALE, "expected %.150s incarnation %016" PRIx64 ", found %.150s %016" PRIx64,
-                           hello.expected.name, hello.expected.incarnation, transport->self,
-                           transport->config.incarnation);
+        status = kvfi_fail(
+            &error, KVF_ERR_STALE, "expected %.150s incarnation %016" PRIx64 ", found %.150s %016" PRIx64,
+            hello.expected.name, hello.expected.incarnation, transport->self, transport->config.incarnation);
     if (status == KVF_ERR_PROTOCOL) {
         kvfi_conn_close(conn, status, error.text);
         return false;
@@ -121,7 +123,7 @@ static bool greet(struct kvfi_conn *conn, const uint8_t *body, size_t bytes)
     return true;
 }
 
-/* ---- where payload goes ------------------------------------------------------------------------------------------------ */
+/* ---- where payload goes ----------------------------------------------------------------------------------------- */
 
 /* Counts [begin, end) as arriving. KVF_ERR_PROTOCOL when some of it came before. Locked. */
 static enum kvf_status add_span(struct kvfi_arrival *arrival, int64_t begin, int64_t end, struct kvf_error *error)
@@ -145,7 +147,8 @@ static enum kvf_status add_span(struct kvfi_arrival *arrival, int64_t begin, int
     } else if (arrival->span_count >= MAX_SPANS) {
         status = kvfi_fail(error, KVF_ERR_PROTOCOL, "chunk %" PRIu32 " comes in more than %d separate parts",
                            arrival->head.index, MAX_SPANS);
-    } else if (!kvfi_array_grow((void **)&arrival->spans, arrival->span_count, &arrival->span_capacity, sizeof *spans)) {
+    } else if (!kvfi_array_grow((void **)&arrival->spans, arrival->span_count, &arrival->span_capacity,
+                                sizeof *spans)) {
         status = kvfi_fail_memory(error, "the parts of a chunk");
     } else {
         spans = arrival->spans;
@@ -210,7 +213,8 @@ static void start_data(struct kvfi_conn *conn)
     const struct kvfi_chunk_head *chunk = &receiving->data.chunk;
     struct kvf_error error;
     bool failed = false;
-    enum kvf_status status = kvfi_armed_open(&conn->owner->armed, chunk, &conn->who, &receiving->arrival, &failed, &error);
+    enum kvf_status status =
+        kvfi_armed_open(&conn->owner->armed, chunk, &conn->who, &receiving->arrival, &failed, &error);
 
     receiving->left_bytes = receiving->data.bytes;
     receiving->state = KVFI_RECEIVING_SKIP;
@@ -322,7 +326,7 @@ static void end_data(struct kvfi_conn *conn)
     kvfi_receiving_fini(conn);
 }
 
-/* ---- bytes of the stream --------------------------------------------------------------------------------------------- */
+/* ---- bytes of the stream ---------------------------------------------------------------------------------------- */
 
 /* Takes payload from `bytes`. Returns how many. */
 static size_t take_payload(struct kvfi_conn *conn, const uint8_t *bytes, size_t count)
@@ -364,8 +368,8 @@ static bool take_frame(struct kvfi_conn *conn, const struct kvfi_frame_head *hea
     return alive;
 }
 
-/* Takes one frame's head and control body, or the fixed part of a DATA frame, when they are all there. Returns the bytes
- * taken, 0 when more must come first, -1 when the connection is closed. */
+/* Takes one frame's head and control body, or the fixed part of a DATA frame, when they are all there. Returns the
+ * bytes taken, 0 when more must come first, -1 when the connection is closed. */
 static ssize_t take_head(struct kvfi_conn *conn, const uint8_t *bytes, size_t count)
 {
     struct kvfi_frame_head head;
@@ -450,7 +454,8 @@ bool kvfi_conn_receive(struct kvfi_conn *conn)
         bool withdrawn = false;
         ssize_t got;
 
-        if (receiving->state == KVFI_RECEIVING_PLACE && receiving->direct && receiving->left_bytes >= KVFI_LONG_RUN_BYTES)
+        if (receiving->state == KVFI_RECEIVING_PLACE && receiving->direct &&
+            receiving->left_bytes >= KVFI_LONG_RUN_BYTES)
             got = read_direct(conn, &withdrawn);
         else
             got = read_staged(conn, &alive);

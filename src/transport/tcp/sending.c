@@ -14,7 +14,7 @@ enum { TURN_FRAMES = 16 }; /* of one connection, before others have their turn *
 
 enum sent { SENT_ALL, SENT_BLOCKED, SENT_BROKEN };
 
-/* ---- frames of chunks ---------------------------------------------------------------------------------------------- */
+/* ---- frames of chunks ------------------------------------------------------------------------------------------- */
 
 static bool is_taken(const struct kvfi_post *post)
 {
@@ -175,8 +175,8 @@ static enum sent send_frame(struct kvfi_conn *conn)
     return result;
 }
 
-/* A chunk has ended while a frame of it is under way. The rest must still go out, or the stream would be out of step; but
- * not from its memory. */
+/* A chunk has ended while a frame of it is under way. The rest must still go out, or the stream would be out of step;
+ * but not from its memory. */
 static bool detach(struct kvfi_conn *conn)
 {
     struct kvfi_sending *sending = &conn->sending;
@@ -205,7 +205,7 @@ done:
     return kept;
 }
 
-/* ---- control frames -------------------------------------------------------------------------------------------------- */
+/* ---- control frames --------------------------------------------------------------------------------------------- */
 
 static enum sent send_notice(struct kvfi_conn *conn, struct kvfi_notice *notice)
 {

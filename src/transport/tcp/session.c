@@ -13,7 +13,7 @@
 #include "sys/clock.h"
 #include "transport/tcp/inside.h"
 
-/* ---- addresses ----------------------------------------------------------------------------------------------------- */
+/* ---- addresses -------------------------------------------------------------------------------------------------- */
 
 /* Endpoints carry numbers, so nothing is ever looked up here. */
 static enum kvf_status read_address(const char *endpoint, struct sockaddr_storage *address, socklen_t *bytes,
@@ -47,7 +47,7 @@ enum kvf_status kvfi_tcp_probe(struct kvfi_transport *transport, const char *end
     return read_address(endpoint, &address, &bytes, error);
 }
 
-/* ---- posts --------------------------------------------------------------------------------------------------------- */
+/* ---- posts ------------------------------------------------------------------------------------------------------ */
 
 static void unlink_post(struct kvfi_session *session, struct kvfi_post *post)
 {
@@ -135,7 +135,8 @@ static void choose_frames(struct kvfi_transport *transport, struct kvfi_post *po
 
     kvf_binding_get_info(post->chunk.binding, &info);
     post->direct = info.runs > 0 && info.bytes / info.runs >= KVFI_LONG_RUN_BYTES &&
-                   kvfi_packer_run_bytes(packer) >= KVFI_LONG_RUN_BYTES && !kvfi_wire_may_corrupt(transport->config.wire);
+                   kvfi_packer_run_bytes(packer) >= KVFI_LONG_RUN_BYTES &&
+                   !kvfi_wire_may_corrupt(transport->config.wire);
     post->frame_bytes = post->direct ? KVFI_FRAME_MAX_PAYLOAD : KVFI_STAGE_BYTES;
 }
 
@@ -157,8 +158,8 @@ enum kvf_status kvfi_tcp_post_chunk(struct kvfi_transport *transport, uint64_t p
     kvfi_tcp_know_memories(transport);
     post->session = session;
     post->chunk = *chunk;
-    status = kvf_packer_create(chunk->binding, KVF_PACK, transport->own_address, transport->config.memory_count, &packer,
-                               error);
+    status = kvf_packer_create(chunk->binding, KVF_PACK, transport->own_address, transport->config.memory_count,
+                               &packer, error);
     if (status != KVF_OK) goto done;
     choose_frames(transport, post, packer);
     if (session->last_post) session->last_post->next = post;
@@ -188,7 +189,7 @@ void kvfi_tcp_abort(struct kvfi_transport *transport, uint64_t peer, uint64_t gr
     pthread_mutex_unlock(&transport->lock);
 }
 
-/* ---- connecting ------------------------------------------------------------------------------------------------------ */
+/* ---- connecting ------------------------------------------------------------------------------------------------- */
 
 static void free_session(struct kvfi_session *session)
 {
@@ -334,7 +335,7 @@ void kvfi_session_connected(struct kvfi_conn *conn)
     kvfi_conn_send(conn);
 }
 
-/* ---- ends ------------------------------------------------------------------------------------------------------------ */
+/* ---- ends ------------------------------------------------------------------------------------------------------- */
 
 /* Frees a dying session that has no connection and no post any more, after telling its end. */
 static void settle(struct kvfi_session *session)
@@ -378,7 +379,8 @@ void kvfi_session_lost(struct kvfi_session *session, struct kvfi_conn *conn, enu
 
     session->conns[conn->stream] = NULL;
     if (session->state == KVFI_SESSION_READY || session->state == KVFI_SESSION_CONNECTING) {
-        snprintf(text, sizeof text, "tcp: connection to %s at %.100s: %s", session->expected.name, session->endpoint, why);
+        snprintf(text, sizeof text, "tcp: connection to %s at %.100s: %s", session->expected.name, session->endpoint,
+                 why);
         if (session->was_ready && !final && session->reconnects < KVFI_MAX_RECONNECTS) {
             kvfi_logf(session->owner->config.log, KVF_LOG_INFO, "%s; connecting again", text);
             session->state = KVFI_SESSION_CUT;
@@ -415,7 +417,7 @@ int64_t kvfi_sessions_tick(struct kvfi_transport *transport, int64_t now_ns)
     return next_ns;
 }
 
-/* ---- what the destination says ------------------------------------------------------------------------------------------ */
+/* ---- what the destination says ---------------------------------------------------------------------------------- */
 
 static void welcomed(struct kvfi_conn *conn)
 {

@@ -22,7 +22,7 @@ void kvfi_tcp_know_memories(struct kvfi_transport *transport)
     transport->own_known = true;
 }
 
-/* ---- open ------------------------------------------------------------------------------------------------------------ */
+/* ---- open ------------------------------------------------------------------------------------------------------- */
 
 static enum kvf_status name_listener(struct kvfi_transport *transport, struct kvf_error *error)
 {
@@ -37,7 +37,8 @@ static enum kvf_status name_listener(struct kvfi_transport *transport, struct kv
         status = kvfi_fail(error, KVF_ERR_SYSTEM, "tcp: the listener has no name: %s", strerror(errno));
         goto done;
     }
-    snprintf(transport->endpoint, sizeof transport->endpoint, strchr(host, ':') ? "tcp:[%s]:%s" : "tcp:%s:%s", host, port);
+    snprintf(transport->endpoint, sizeof transport->endpoint, strchr(host, ':') ? "tcp:[%s]:%s" : "tcp:%s:%s", host,
+             port);
 done:
     return status;
 }
@@ -119,7 +120,7 @@ done:
     return status;
 }
 
-/* ---- close ------------------------------------------------------------------------------------------------------------ */
+/* ---- close ------------------------------------------------------------------------------------------------------ */
 
 static void stop_threads(struct kvfi_transport *transport)
 {
@@ -203,7 +204,7 @@ static enum kvf_status tcp_open(const struct kvfi_transport_config *config, stru
     return status;
 }
 
-/* ---- the rest of the table ---------------------------------------------------------------------------------------------- */
+/* ---- the rest of the table -------------------------------------------------------------------------------------- */
 
 static void tcp_endpoint(struct kvfi_transport *transport, char *text)
 {

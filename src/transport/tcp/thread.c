@@ -55,7 +55,8 @@ static int64_t look_at_conns(struct kvfi_thread *thread)
         conn->turn = thread->turn;
         pthread_mutex_unlock(&transport->lock);
         if (kill) kvfi_conn_close(conn, KVF_OK, "given up");
-        else if (expired) kvfi_conn_close(conn, KVF_ERR_TIMEOUT, conn->outgoing ? "no answer in time" : "no hello in time");
+        else if (expired)
+            kvfi_conn_close(conn, KVF_ERR_TIMEOUT, conn->outgoing ? "no answer in time" : "no hello in time");
         else kvfi_conn_send(conn);
         pthread_mutex_lock(&transport->lock);
     }
