@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transports that fail on purpose: a transfer then fails with a reason, or succeeds whole; it never succeeds in part. */
+/* Transports that fail on purpose: a transfer then fails with a reason, or succeeds whole; it never succeeds in part.
+ * */
 #include "kit.h"
 
 #include <stdatomic.h>
@@ -91,16 +92,20 @@ static const struct row {
     {"loop: a bit flips unseen", "loop", "corrupt=1", NULL, 0, 0, KVF_OK, 1, NULL, true, WRONG},
     {"shm: a bit flips unseen", "shm", "corrupt=1", NULL, 0, 0, KVF_OK, 2, NULL, true, WRONG},
     {"tcp: a bit flips unseen", "tcp", "corrupt=1", NULL, 0, 0, KVF_OK, 4, NULL, true, WRONG},
-    {"tcp: a bit flips and is seen", "tcp", "corrupt=1", NULL, KVF_ENGINE_CHECKSUM, 0, KVF_ERR_CORRUPT, 4, "checksum", true,
+    {"tcp: a bit flips and is seen", "tcp", "corrupt=1", NULL, KVF_ENGINE_CHECKSUM, 0, KVF_ERR_CORRUPT, 4, "checksum",
+     true,
      ANY},
     {"loop: a post fails", "loop", "fail_post=1", NULL, 0, 0, KVF_ERR_SYSTEM, 0, "p/pp0.cp0.tp0", true, ANY},
     {"shm: a post fails", "shm", "fail_post=1", NULL, 0, 0, KVF_ERR_SYSTEM, 0, "p/pp0.cp0.tp0", true, ANY},
     {"tcp: a post fails", "tcp", "fail_post=1", NULL, 0, 0, KVF_ERR_SYSTEM, 0, "p/pp0.cp0.tp0", true, ANY},
     {"shm cannot connect, tcp can", "shm,tcp", "shm:fail_connect=9", NULL, 0, 0, KVF_OK, 4, NULL, true, RIGHT},
     {"nothing can connect", "shm,tcp", "fail_connect=9", NULL, 0, 0, KVF_ERR_UNREACHABLE, 0, "cannot reach", true, ANY},
-    {"loop: an end is lost at the source", "loop", "drop_posted=1", NULL, 0, 500, KVF_ERR_EXPIRED, 0, "expired", false, ANY},
-    {"shm: an end is lost at the source", "shm", "drop_posted=1", NULL, 0, 500, KVF_ERR_EXPIRED, 0, "expired", false, ANY},
-    {"tcp: an end is lost at the source", "tcp", "drop_posted=1", NULL, 0, 500, KVF_ERR_EXPIRED, 0, "expired", false, ANY},
+    {"loop: an end is lost at the source", "loop", "drop_posted=1", NULL, 0, 500, KVF_ERR_EXPIRED, 0, "expired",
+     false, ANY},
+    {"shm: an end is lost at the source", "shm", "drop_posted=1", NULL, 0, 500, KVF_ERR_EXPIRED, 0, "expired", false,
+     ANY},
+    {"tcp: an end is lost at the source", "tcp", "drop_posted=1", NULL, 0, 500, KVF_ERR_EXPIRED, 0, "expired", false,
+     ANY},
     {"tcp: the end is lost at the destination", "tcp", NULL, "drop_received=9", 0, 500, KVF_ERR_EXPIRED, 0, "expired",
      true, ANY},
     {"tcp: the connection is cut, once", "tcp", "cut_after=20000", NULL, 0, 0, KVF_OK, 4, NULL, true, RIGHT},
