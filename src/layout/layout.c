@@ -155,7 +155,8 @@ done:
     return status;
 }
 
-enum kvf_status kvf_layout_create(const struct kvf_layout_spec *spec, kvf_layout **out, struct kvf_error *error)
+enum kvf_status kvfi_layout_create_counted(const struct kvf_layout_spec *spec, kvf_layout **out, int64_t *runs,
+                                           struct kvf_error *error)
 {
     enum kvf_status status;
     struct kvf_layout_spec own = {0};
@@ -171,13 +172,20 @@ enum kvf_status kvf_layout_create(const struct kvf_layout_spec *spec, kvf_layout
     if (status == KVF_OK) status = kvfi_check_fields(layout, error);
     if (status == KVF_OK) status = kvfi_check_extents(layout, error);
     if (status == KVF_OK) status = kvfi_check_held_once(layout, error);
-    if (status == KVF_OK) status = kvfi_check_overlaps(layout, error);
+    if (status == KVF_OK) status = kvfi_check_overlaps(layout, runs, error);
     if (status != KVF_OK) goto done;
     *out = layout;
     layout = NULL;
 done:
     destroy(layout);
     return status;
+}
+
+enum kvf_status kvf_layout_create(const struct kvf_layout_spec *spec, kvf_layout **out, struct kvf_error *error)
+{
+    int64_t runs = 0;
+
+    return kvfi_layout_create_counted(spec, out, &runs, error);
 }
 
 kvf_layout *kvf_layout_acquire(const kvf_layout *layout)

@@ -26,6 +26,11 @@ struct kvf_holdings {
     size_t row_count;
 };
 
+/** kvf_layout_create, adding to `*runs` how many separate runs of bytes it had to compare: what it cost, for callers that
+ *  make many layouts of one hostile text. */
+enum kvf_status kvfi_layout_create_counted(const struct kvf_layout_spec *spec, kvf_layout **out, int64_t *runs,
+                                           struct kvf_error *error);
+
 /** The group that addresses a view. */
 static inline const struct kvf_group *kvfi_view_group(const struct kvf_layout *layout, const struct kvf_view *view)
 {

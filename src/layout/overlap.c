@@ -161,7 +161,7 @@ done:
     return status;
 }
 
-enum kvf_status kvfi_check_overlaps(const struct kvf_layout *layout, struct kvf_error *error)
+enum kvf_status kvfi_check_overlaps(const struct kvf_layout *layout, int64_t *runs, struct kvf_error *error)
 {
     enum kvf_status status = KVF_OK;
     const struct kvf_layout_spec *spec = &layout->spec;
@@ -188,6 +188,7 @@ enum kvf_status kvfi_check_overlaps(const struct kvf_layout *layout, struct kvf_
         for (end = first + 1; end < kept && compare_class(&strands[first], &strands[end]) == 0;) end++;
         if (end - first > 1) status = check_class(strands + first, end - first, &runs_left, error);
     }
+    *runs += (int64_t)(MOST_RUNS - runs_left);
 done:
     free(strands);
     return status;

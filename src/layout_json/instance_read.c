@@ -214,7 +214,7 @@ static enum kvf_status read_instance(const struct kvfi_cursor *root, struct read
 enum kvf_status kvf_instance_parse(const char *text, size_t text_bytes, kvf_instance **out, struct kvf_error *error)
 {
     struct kvfi_json_source source = {.name = "layout file", .text = text, .text_bytes = text_bytes, .error = error};
-    struct reading reading = {.left = {KVFI_MAX_INSTANCE_PLACES, KVFI_MAX_INSTANCE_POOLS}};
+    struct reading reading = {.left = {KVFI_MAX_INSTANCE_PLACES, KVFI_MAX_INSTANCE_POOLS, KVFI_MAX_INSTANCE_RUNS}};
     struct kvfi_cursor root;
     json_t *json = NULL;
     enum kvf_status status = kvfi_json_load(&source, &kvfi_layout_json_limits, &json);

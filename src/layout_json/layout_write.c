@@ -137,7 +137,7 @@ enum kvf_status kvf_layout_from_json(const char *text, size_t text_bytes, kvf_la
     struct kvfi_json_source source = {.name = "layout", .text = text, .text_bytes = text_bytes, .error = error};
     const struct kvfi_grid grid = {.pp = 1, .cp = 1, .tp = 1};
     const struct kvf_rank rank = {0};
-    struct kvfi_budget left = {KVF_LAYOUT_MAX_PLACES, KVFI_MAX_INSTANCE_POOLS};
+    struct kvfi_budget left = {KVF_LAYOUT_MAX_PLACES, KVFI_MAX_INSTANCE_POOLS, KVFI_MAX_INSTANCE_RUNS};
     struct kvfi_template template = {0};
     struct kvfi_cursor root;
     json_t *json = NULL;

@@ -104,12 +104,13 @@ enum kvf_status kvfi_layers_rule_read(const struct kvfi_cursor *at, int64_t pp, 
 
 void kvfi_template_fini(struct kvfi_template *template);
 
-enum { KVFI_MAX_INSTANCE_POOLS = 1048576 };
+enum { KVFI_MAX_INSTANCE_POOLS = 1048576, KVFI_MAX_INSTANCE_RUNS = 8388608 };
 
 /** What all layouts of one file may still have; counted down. */
 struct kvfi_budget {
     int64_t places;
     int64_t pools; /**< with listed memories and groups */
+    int64_t runs;  /**< of bytes in slots that are compared with each other; the last layout may overdraw it */
 };
 
 /** Makes the layout of one rank, within what is left of the budget.

@@ -6,6 +6,7 @@
 #include "base/array.h"
 #include "base/checked.h"
 #include "base/error.h"
+#include "layout/layout.h"
 #include "layout_json/template.h"
 
 /* One place of one view rule while pools are being packed. */
@@ -418,6 +419,24 @@ done:
     return status;
 }
 
+/* The check of a layout whose rows lie apart costs some time for each of them: not for every rank of a large grid. */
+static enum kvf_status create(const struct kvf_layout_spec *spec, struct kvfi_budget *left, kvf_layout **out,
+                              struct kvf_error *error)
+{
+    int64_t runs = 0;
+    enum kvf_status status;
+
+    if (left->runs < 0) {
+        status = kvfi_fail(error, KVF_ERR_LIMIT, "too many separate runs in the slots of all ranks, at most %d",
+                           KVFI_MAX_INSTANCE_RUNS);
+        goto done;
+    }
+    status = kvfi_layout_create_counted(spec, out, &runs, error);
+    left->runs -= runs;
+done:
+    return status;
+}
+
 enum kvf_status kvfi_template_expand(const struct kvfi_template *template, const struct kvfi_grid *grid,
                                      const struct kvf_rank *rank, struct kvfi_budget *left, kvf_layout **out,
                                      struct kvf_error *error)
@@ -441,7 +460,7 @@ enum kvf_status kvfi_template_expand(const struct kvfi_template *template, const
     spec.group_count = template->group_count;
     spec.views = x.views;
     spec.view_count = x.view_count;
-    status = kvf_layout_create(&spec, out, error);
+    status = create(&spec, left, out, error);
 done:
     free(x.views);
     free(x.groups);

@@ -423,6 +423,24 @@ static void test_many_ranks(void **state)
     }
 }
 
+/* A layout whose rows all lie apart takes a while to check: 4,096 such ranks are not begun with. */
+static void test_many_runs(void **state)
+{
+    static const char text[] =
+        "{\"version\": 1, \"model\": {\"name\": \"m\"}, \"grid\": {\"tp\": 4096}, \"layout\": {\"groups\": "
+        "[{\"tokens_per_block\": 16384}], \"pools\": [{\"slots\": 2}], \"views\": [{\"role\": \"k\", \"tag\": \"u8\", "
+        "\"row_bytes\": 1, \"units\": {\"total\": 64}, \"unit_stride_bytes\": 65536, \"entry_stride_bytes\": 4, "
+        "\"layers\": [0, 1]}]}}";
+    struct kvf_error error = {.text = ""};
+    kvf_instance *instance = NULL;
+
+    (void)state;
+    assert_int_equal(kvf_instance_parse(text, strlen(text), &instance, &error), KVF_ERR_LIMIT);
+    assert_string_equal(error.text,
+                        "rank pp 0 cp 0 tp 5: too many separate runs in the slots of all ranks, at most 8388608");
+    assert_null(instance);
+}
+
 /* A file that was cut anywhere is refused, and nothing behind its end is read. No error struct is fine as well. */
 static void test_cuts(void **state)
 {
@@ -472,7 +490,7 @@ static void print_rows(void)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest others[] = {cmocka_unit_test(test_bases), cmocka_unit_test(test_bombs),
-                                        cmocka_unit_test(test_many_ranks),
+                                        cmocka_unit_test(test_many_ranks), cmocka_unit_test(test_many_runs),
                                         cmocka_unit_test(test_cuts)};
     struct CMUnitTest tests[ROWS];
     int failed = 0;
