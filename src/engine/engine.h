@@ -196,6 +196,8 @@ void *kvfi_progress_main(void *engine);
 
 /** Takes what arrived on the channel. */
 size_t kvfi_inbox_dispatch(kvf_engine *engine);
+/** Handles what the transports have to tell; not from within that. */
+void kvfi_carriers_dispatch(kvf_engine *engine);
 
 /** Sends a message to a peer; a failure is logged, counted on by deadlines, and returned. */
 enum kvf_status kvfi_send(kvf_engine *engine, const struct kvfi_route *to, const struct kvfi_message *message,

@@ -57,6 +57,7 @@ static bool goodbye(kvf_engine *engine, struct kvfi_peer *peer, const struct kvf
 
     if (message->type != KVFI_MSG_NACK || message->nack.status != KVF_ERR_CLOSED || message->nack.of[0] != '\0')
         return false;
+    kvfi_carriers_dispatch(engine); /* what it sent before it closed is here, and counts */
     kvfi_fail(&error, KVF_ERR_PEER_LOST, "%s has closed", peer->name);
     kvfi_peer_fail(engine, peer, KVFI_PEER_ON_LOST, &error);
     return true;

@@ -27,6 +27,7 @@ struct kvfi_writer_job {
     uint32_t armed;               /* carriers that are armed, a bit each */
     uint32_t unquiet;             /* carriers whose disarm said: not yet */
     uint32_t transport_bit;
+    struct kvfi_timer gone;       /* armed when its data connection is gone and its last word has not come yet */
     char text[KVF_ERROR_TEXT_BYTES]; /* why it failed */
 };
 

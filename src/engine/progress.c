@@ -59,6 +59,12 @@ static void take_carrier_events(kvf_engine *engine, size_t number)
     } while (count == KVFI_EVENT_BATCH);
 }
 
+void kvfi_carriers_dispatch(kvf_engine *engine)
+{
+    for (size_t i = 0; i < engine->carrier_count; i++)
+        take_carrier_events(engine, i);
+}
+
 static int wait_ms(const kvf_engine *engine, int64_t wait_ns, int64_t now)
 {
     int64_t due = kvfi_timers_due(&engine->timers), left = wait_ns;

@@ -107,10 +107,12 @@ static bool make_writers(struct kvfi_pull_job *pull)
     return true;
 }
 
-static void drop_writers(struct kvfi_pull_job *pull)
+static void drop_writers(kvf_engine *engine, struct kvfi_pull_job *pull)
 {
-    for (size_t i = 0; i < pull->writer_count; i++)
+    for (size_t i = 0; i < pull->writer_count; i++) {
+        kvfi_timer_disarm(&engine->timers, &pull->writers[i].gone);
         kvfi_writer_unlink(&pull->writers[i]);
+    }
     free(pull->writers);
     pull->writers = NULL;
     pull->writer_count = 0;
@@ -151,7 +153,7 @@ void kvfi_pull_join(kvf_engine *engine, struct kvfi_pull_job *pull, struct kvfi_
 {
     struct kvfi_match *old = pull->match;
 
-    drop_writers(pull);
+    drop_writers(engine, pull);
     pull->match = kvfi_match_acquire(match);
     kvfi_match_release(old);
     if (!make_writers(pull)) {
@@ -391,7 +393,7 @@ void kvfi_pull_destroy(kvf_engine *engine, struct kvfi_pull_job *pull)
     kvfi_table_remove(&engine->pulls, &pull->link);
     for (size_t i = 0; i < pull->writer_count; i++)
         kvfi_table_remove(&engine->grants, &pull->writers[i].link);
-    drop_writers(pull);
+    drop_writers(engine, pull);
     kvfi_match_release(pull->match);
     free(pull->groups);
     free(pull);

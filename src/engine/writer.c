@@ -115,6 +115,8 @@ void kvfi_writer_feed(kvf_engine *engine, struct kvfi_writer_job *job, int kind,
             break;
         }
     }
+    if (job->life.state != KVFI_WRITER_STARTED)
+        kvfi_timer_disarm(&engine->timers, &job->gone);
     if (kvfi_writer_quiet(&job->life) && job->life.state != KVFI_WRITER_IDLE)
         kvfi_writer_unlink(job);
     if (job->life.state == KVFI_WRITER_IN_DOUBT && job->uses_peer) {
@@ -338,22 +340,30 @@ void kvfi_writers_on_message(kvf_engine *engine, struct kvfi_peer *peer, const s
 
 /* ---- its transport ----------------------------------------------------------------------------------------- */
 
+static void on_word_missing(kvf_engine *engine, struct kvfi_timer *timer)
+{
+    struct kvfi_writer_job *job = KVFI_HOLDER(timer, struct kvfi_writer_job, gone);
+
+    snprintf(job->text, sizeof job->text, "%s: its data connection is gone", job->peer->name);
+    kvfi_writer_feed(engine, job, KVFI_WRITER_ON_GONE, KVF_ERR_PEER_LOST, 0);
+}
+
+/* A worker that is done says so on the channel and may close at once: its word can come after the end of the
+ * connection. */
 static void on_gone(kvf_engine *engine, size_t carrier, const struct kvfi_peer_identity *who)
 {
     uint32_t bit = engine->carriers[carrier].ops->bit;
+    int64_t due_ns = kvfi_now_ns() + engine->settings.peer_timeout_ns / 2;
 
     for (struct kvfi_peer *peer = engine->peers; peer != NULL; peer = peer->next) {
-        struct kvfi_writer_job *job = peer->writers, *next;
         if (peer->role != KVFI_PEER_SOURCE || peer->incarnation != who->incarnation ||
             strcmp(peer->name, who->name) != 0)
             continue;
-        for (; job != NULL; job = next) {
-            next = job->next;
-            if (job->life.state != KVFI_WRITER_STARTED || job->transport_bit != bit)
+        for (struct kvfi_writer_job *job = peer->writers; job != NULL; job = job->next) {
+            if (job->life.state != KVFI_WRITER_STARTED || job->transport_bit != bit || job->gone.armed)
                 continue;
-            snprintf(job->text, sizeof job->text, "%s: its data connection is gone", peer->name);
-            kvfi_writer_feed(engine, job, KVFI_WRITER_ON_GONE, KVF_ERR_PEER_LOST, 0);
-            next = peer->writers; /* the list may have changed: from the start again */
+            job->gone.fire = on_word_missing;
+            kvfi_timer_arm(&engine->timers, &job->gone, due_ns);
         }
     }
 }
