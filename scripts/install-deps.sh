@@ -6,7 +6,7 @@
 set -eu
 
 build="gcc libc6-dev meson ninja-build pkg-config python3 libzmq3-dev libmsgpack-dev libjansson-dev \
-libmicrohttpd-dev libcurl4-openssl-dev libxxhash-dev libcmocka-dev"
+libmicrohttpd-dev libcurl4-openssl-dev libssl-dev libxxhash-dev libcmocka-dev"
 test="g++ binutils procps bats shellcheck valgrind python3-zmq python3-msgpack python3-numpy python3-jsonschema"
 lock_seconds=${KVF_LOCK_TIMEOUT:-900}
 

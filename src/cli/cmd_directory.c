@@ -76,6 +76,6 @@ const struct cli_command cli_directory_command = {
     .options = options,
     .examples = "  kvferry directory\n"
                 "  kvferry directory --listen 192.168.1.10:8700\n"
-                "  curl -s http://127.0.0.1:8700/query",
+                "  curl -s http://127.0.0.1:8700/v1/list",
     .run = run,
 };

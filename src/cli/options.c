@@ -171,6 +171,7 @@ int cli_exit_code(int status)
     case KVF_ERR_INCOMPATIBLE:
     case KVF_ERR_VERSION:
     case KVF_ERR_PLAN_MISMATCH: return CLI_INPUT;
+    case KVF_ERR_NOT_FOUND:
     case KVF_ERR_TIMEOUT:
     case KVF_ERR_EXPIRED:
     case KVF_ERR_PEER_LOST:

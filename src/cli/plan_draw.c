@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plan as a picture: for each destination rank a map of layers and heads, with a letter for the rank that sends
- * them; how much each sends; how the blocks of both sides meet along the tokens. */
+/* The plan as a picture: a map of layers and heads, with a capital for the rank that sends them and, when there are
+ * several, a small letter for the rank that gets them; how much each pair moves; how the blocks of both sides meet. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,19 +12,21 @@
 #define COLUMNS_MAX 24
 #define LABEL_BYTES 24
 
-/** One cell of what a destination rank gets. */
+#define PAIRS_SHOWN 48
+
+/** One cell of what a rank pair moves. */
 struct piece_cell {
     const char *role;
     int64_t layer, unit_first, unit_end;
     size_t pair;
 };
 
-/** Everything one destination rank gets. */
+/** Everything that moves. */
 struct inflow {
     const struct plan_set *set;
-    size_t first_pair, pair_count;
     struct piece_cell *cells; /* by role, layer, unit, pair */
     size_t count;
+    char (*names)[16]; /* of each pair in the map: "A", or "A>b" */
 };
 
 /** A map: rows are layers, columns are ranges of units. */
@@ -50,24 +52,66 @@ static int compare_cells(const void *a, const void *b)
     return (x->pair > y->pair) - (x->pair < y->pair);
 }
 
-static bool inflow_init(const struct plan_set *set, size_t first_pair, size_t pair_count, struct inflow *out)
+/** The letter of a rank: A to Z (or a to z), then numbers. */
+static void write_letter(size_t number, char first, char *text, size_t bytes)
+{
+    if (number < 26)
+        snprintf(text, bytes, "%c", (char)(first + (int)number));
+    else
+        snprintf(text, bytes, "%u", (unsigned)(number + 1) % 100000);
+}
+
+/** How many distinct ranks of a side with a smaller number take part. */
+static size_t letter_number(const struct plan_set *set, size_t rank, bool source)
+{
+    size_t number = 0;
+    for (size_t r = 0; r < rank; r++) {
+        bool takes_part = false;
+        for (size_t i = 0; i < set->pair_count && !takes_part; i++)
+            takes_part = (source ? set->pairs[i].src : set->pairs[i].dst) == r;
+        number += takes_part;
+    }
+    return number;
+}
+
+static bool has_one_destination(const struct plan_set *set)
+{
+    return set->pairs[0].dst == set->pairs[set->pair_count - 1].dst;
+}
+
+static void name_pairs(struct inflow *in)
+{
+    const struct plan_set *set = in->set;
+    bool alone = has_one_destination(set);
+    char from[8], to[8];
+    for (size_t i = 0; i < set->pair_count; i++) {
+        write_letter(letter_number(set, set->pairs[i].src, true), 'A', from, sizeof(from));
+        write_letter(letter_number(set, set->pairs[i].dst, false), 'a', to, sizeof(to));
+        snprintf(in->names[i], sizeof(in->names[i]), "%s%s%s", from, alone ? "" : ">", alone ? "" : to);
+    }
+}
+
+static bool inflow_init(const struct plan_set *set, struct inflow *out)
 {
     size_t most = 0;
-    *out = (struct inflow){.set = set, .first_pair = first_pair, .pair_count = pair_count};
-    for (size_t i = 0; i < pair_count; i++)
-        most += kvf_share_count(set->pairs[first_pair + i].share);
+    *out = (struct inflow){.set = set};
+    for (size_t i = 0; i < set->pair_count; i++)
+        most += kvf_share_count(set->pairs[i].share);
     out->cells = calloc(most + 1, sizeof(*out->cells));
-    for (size_t i = 0; out->cells != NULL && i < pair_count; i++) {
-        const kvf_share *share = set->pairs[first_pair + i].share;
+    out->names = calloc(set->pair_count + 1, sizeof(*out->names));
+    if (out->cells == NULL || out->names == NULL)
+        return false;
+    for (size_t i = 0; i < set->pair_count; i++) {
+        const kvf_share *share = set->pairs[i].share;
         for (size_t c = 0; c < kvf_share_count(share); c++) {
             struct kvf_cell cell = kvf_share_cell(share, c);
             out->cells[out->count++] =
                 (struct piece_cell){cell.role, cell.layer, cell.unit_first, cell.unit_first + cell.unit_count, i};
         }
     }
-    if (out->cells != NULL)
-        qsort(out->cells, out->count, sizeof(*out->cells), compare_cells);
-    return out->cells != NULL;
+    qsort(out->cells, out->count, sizeof(*out->cells), compare_cells);
+    name_pairs(out);
+    return true;
 }
 
 /** Number of cells of the role that cell `at` begins. */
@@ -110,22 +154,11 @@ static size_t distinct(int64_t *numbers, size_t count)
     return n;
 }
 
-/** The letter of a source: A to Z, then numbers. */
-static void write_letter(size_t pair, char *text, size_t bytes)
+static void add_label(char *label, const char *name)
 {
-    if (pair < 26)
-        snprintf(text, bytes, "%c", (char)('A' + (int)pair));
-    else
-        snprintf(text, bytes, "%zu", pair + 1);
-}
-
-static void add_label(char *label, size_t pair)
-{
-    char letter[24];
-    write_letter(pair, letter, sizeof(letter));
     size_t used = strlen(label);
-    if (used + strlen(letter) + 2 < LABEL_BYTES)
-        snprintf(label + used, LABEL_BYTES - used, "%s%s", used > 0 ? "+" : "", letter);
+    if (used + strlen(name) + 2 < LABEL_BYTES)
+        snprintf(label + used, LABEL_BYTES - used, "%s%s", used > 0 ? "+" : "", name);
     else if (used >= 2)
         memcpy(label + used - 2, "..", 2);
 }
@@ -168,7 +201,7 @@ static bool grid_init(const struct inflow *in, size_t at, struct grid *out)
             layer++;
         for (size_t c = 0; c < grid.columns; c++) {
             if (cell->unit_first <= grid.cuts[c] && grid.cuts[c + 1] <= cell->unit_end)
-                add_label(grid.labels[layer * grid.columns + c], cell->pair);
+                add_label(grid.labels[layer * grid.columns + c], in->names[cell->pair]);
         }
     }
     *out = grid;
@@ -251,49 +284,51 @@ static void print_maps(const struct inflow *in, const struct draw_glyphs *glyphs
     }
 }
 
-/** Draws who sends how much. */
+/** Draws how much each rank pair moves. */
 static void print_senders(const struct inflow *in, const struct draw_glyphs *glyphs, FILE *out)
 {
-    int64_t most = 1, all = 1;
-    char letter[24], rank[96], bytes[24], run[24], runs[32];
-    for (size_t i = 0; i < in->pair_count; i++) {
-        int64_t moved = in->set->pairs[in->first_pair + i].bound.bytes;
-        most = moved > most ? moved : most;
-        all += moved;
-    }
-    for (size_t i = 0; i < in->pair_count; i++) {
-        const struct plan_pair *pair = &in->set->pairs[in->first_pair + i];
-        write_letter(i, letter, sizeof(letter));
-        fprintf(out, "  %2s = %-12s ", letter, cli_format_rank(kvf_instance_rank(in->set->src, pair->src), rank));
+    const struct plan_set *set = in->set;
+    bool alone = has_one_destination(set);
+    int64_t most = 1;
+    char from[96], to[96], bytes[24], run[24], runs[32];
+    for (size_t i = 0; i < set->pair_count; i++)
+        most = set->pairs[i].bound.bytes > most ? set->pairs[i].bound.bytes : most;
+    for (size_t i = 0; i < set->pair_count && i < PAIRS_SHOWN; i++) {
+        const struct plan_pair *pair = &set->pairs[i];
+        fprintf(out, "  %5s = %s%s%s  ", in->names[i], cli_format_rank(kvf_instance_rank(set->src, pair->src), from),
+                alone ? "" : " > ", alone ? "" : cli_format_rank(kvf_instance_rank(set->dst, pair->dst), to));
         draw_bar((double)pair->bound.bytes / (double)most, 16, glyphs, out);
-        fprintf(out, " %9s %4.0f %%, %s runs of %s or more\n", cli_format_bytes(pair->bound.bytes, bytes),
-                100.0 * (double)pair->bound.bytes / (double)all, cli_format_count(pair->bound.runs, runs),
-                cli_format_bytes(pair->info.shortest_run_bytes, run));
+        fprintf(out, " %9s %3.0f %%, %s runs of %s or more\n", cli_format_bytes(pair->bound.bytes, bytes),
+                100.0 * (double)pair->bound.bytes / (double)(set->bytes > 0 ? set->bytes : 1),
+                cli_format_count(pair->bound.runs, runs), cli_format_bytes(pair->info.shortest_run_bytes, run));
     }
+    if (set->pair_count > PAIRS_SHOWN)
+        fprintf(out, "  and %zu pairs more\n", set->pair_count - PAIRS_SHOWN);
 }
 
 void plan_draw(const struct plan_set *set, FILE *out)
 {
     const struct draw_glyphs *glyphs = draw_glyphs_for_locale();
+    struct inflow in;
     char text[256], rank[96];
     plan_describe_side(set->src, text, sizeof(text));
     fprintf(out, "from  %s\n", text);
     plan_describe_side(set->dst, text, sizeof(text));
-    fprintf(out, "to    %s\n", text);
-    for (size_t first = 0; first < set->pair_count;) {
-        size_t end = first + 1;
-        while (end < set->pair_count && set->pairs[end].dst == set->pairs[first].dst)
-            end++;
-        struct inflow in;
-        fprintf(out, "\n%s gets, for %" PRId64 " tokens:\n",
-                cli_format_rank(kvf_instance_rank(set->dst, set->pairs[first].dst), rank), set->tokens);
-        if (inflow_init(set, first, end - first, &in)) {
-            print_maps(&in, glyphs, out);
-            print_senders(&in, glyphs, out);
-        }
-        free(in.cells);
-        first = end;
+    fprintf(out, "to    %s\n\n", text);
+    if (set->pair_count == 0) {
+        fprintf(out, "nothing moves\n");
+        return;
     }
-    if (set->pair_count > 0)
-        draw_tokens(set, glyphs, out);
+    if (has_one_destination(set))
+        fprintf(out, "%s gets, for %" PRId64 " tokens:\n",
+                cli_format_rank(kvf_instance_rank(set->dst, set->pairs[0].dst), rank), set->tokens);
+    else
+        fprintf(out, "who sends what to whom, for %" PRId64 " tokens:\n", set->tokens);
+    if (inflow_init(set, &in)) {
+        print_maps(&in, glyphs, out);
+        print_senders(&in, glyphs, out);
+    }
+    free(in.cells);
+    free(in.names);
+    draw_tokens(set, glyphs, out);
 }
