@@ -29,7 +29,7 @@ struct kvf_directory_options {
     size_t struct_size;   /**< set by kvf_directory_options_init */
     const char *listen;   /**< "HOST:PORT"; port 0 = any free one; default "127.0.0.1:0". IPv6 as "[::1]:8700" */
     int64_t lease_ns;     /**< a registration not renewed for so long expires; default 10 s, 1 s to 1 h */
-    int64_t max_ranks;    /**< registrations held at most; default 65536 */
+    int64_t max_ranks;    /**< registrations held at most; default 65536, 1 to 16777216 */
     struct kvf_log_sink log;
     uint64_t flags;       /**< enum kvf_directory_flag; default 0 */
 };
@@ -39,8 +39,8 @@ KVF_API void kvf_directory_options_init(struct kvf_directory_options *options, s
 
 /** Starts serving in threads of its own. @param options  NULL = defaults
  *  @param out  returned to the caller (free with kvf_directory_close)
- *  @return KVF_OK; KVF_ERR_ADDRESS_IN_USE naming the address; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_SYSTEM;
- *  KVF_ERR_NO_MEMORY */
+ *  @return KVF_OK; KVF_ERR_ADDRESS_IN_USE naming the address; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NEWER_OPTION;
+ *          KVF_ERR_SYSTEM; KVF_ERR_NO_MEMORY */
 KVF_API enum kvf_status kvf_directory_open(const struct kvf_directory_options *options, kvf_directory **out,
                                            struct kvf_error *error);
 

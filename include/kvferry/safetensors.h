@@ -36,9 +36,6 @@ KVF_API enum kvf_status kvf_safetensors_parse(const void *file, size_t bytes, in
                                               kvf_safetensors **out, struct kvf_error *error);
 KVF_API void kvf_safetensors_destroy(kvf_safetensors *file);
 
-/** Number of tensors; tensor number `index` in file order; the tensor of a name.
- *  @return KVF_OK;
- *  KVF_ERR_OUT_OF_RANGE (index); KVF_ERR_NOT_FOUND (name) */
 /** Number of tensors; tensor number `index`, in the order of their offsets; a tensor by name. Any thread.
  *  @return KVF_OK, or KVF_ERR_NOT_FOUND with `out` unwritten */
 KVF_API size_t kvf_safetensors_count(const kvf_safetensors *file);

@@ -36,8 +36,8 @@ enum kvf_status kvfi_check_extents(const struct kvf_layout *layout, struct kvf_e
 /** No coordinate held by two views, no layer twice in one view. */
 enum kvf_status kvfi_check_held_once(const struct kvf_layout *layout, struct kvf_error *error);
 
-/** No address used twice inside or across the slots of one group, exact aliases excepted. Adds to `*runs` what it had to
- *  look at. */
+/** No address used twice inside or across the slots of one group, exact aliases excepted. Adds to `*runs` what it had
+ *  to look at. */
 enum kvf_status kvfi_check_overlaps(const struct kvf_layout *layout, int64_t *runs, struct kvf_error *error);
 
 /** One layer of one holder, a rectangle of units and bytes. `owner` is a view's or row's number. */

@@ -26,8 +26,8 @@ struct kvf_holdings {
     size_t row_count;
 };
 
-/** kvf_layout_create, adding to `*runs` how many separate runs of bytes it had to compare: what it cost, for callers that
- *  make many layouts of one hostile text. */
+/** kvf_layout_create, adding to `*runs` how many separate runs of bytes it had to compare: what it cost, for callers
+ *  that make many layouts of one hostile text. */
 enum kvf_status kvfi_layout_create_counted(const struct kvf_layout_spec *spec, kvf_layout **out, int64_t *runs,
                                            struct kvf_error *error);
 

@@ -147,8 +147,8 @@ static enum kvf_status check_class(const struct strand *strands, size_t count, s
     bool found = false;
 
     if (runs > *runs_left) {
-        status = kvfi_fail(error, KVF_ERR_LIMIT, "%s layer %" PRId64 ": the layout has more than %d separate runs in its "
-                           "slots", strands->view->role, strands->layer, MOST_RUNS);
+        status = kvfi_fail(error, KVF_ERR_LIMIT, "%s layer %" PRId64 ": the layout has more than %d separate runs in "
+                           "its slots", strands->view->role, strands->layer, MOST_RUNS);
         goto done;
     }
     *runs_left -= runs;

@@ -234,8 +234,8 @@ static void test_bounded_runs(void **state)
     kvf_layout_release(layout);
 }
 
-/* Groups of two views each, whose rows lie a row apart in every direction: the groups are tested one by one, the work of
- * all of them is bounded together. */
+/* Groups of two views each, whose rows lie a row apart in every direction: the groups are tested one by one, the work
+ * of all of them is bounded together. */
 static void test_runs_of_all_groups(void **state)
 {
     enum { GROUPS = 40, SIDE = 170 };

@@ -392,7 +392,7 @@ static void test_many_ranks(void **state)
 {
     static const char frame[] = "{\"version\": 1, \"model\": {\"name\": \"m\"}, \"grid\": {\"tp\": 4096}, \"layout\": {"
         "\"groups\": [%.*s{\"tokens_per_block\": 16}], \"views\": [{\"role\": \"k\", \"tag\": \"f16\", "
-        "\"row_bytes\": 2, \"units\": {\"total\": 1}, \"order\": \"heads_first\", \"layers\": {\"first\": 0, \"count\": 1}}], "
+        "\"row_bytes\": 2, \"units\": {\"total\": 1}, \"order\": \"heads_first\", \"layers\": {\"count\": 1}}], "
         "\"pools\": [%.*s{\"slots\": 1, \"slot_stride_bytes\": 32}]}}";
     static const char pool[] = "{\"slots\": 1, \"slot_stride_bytes\": 32},", group[] = "{\"tokens_per_block\": 1},";
     static const struct { const char *name; size_t pools, groups; const char *text; } rows[] = {
