@@ -14,9 +14,9 @@ static void close_link(kvf_engine *engine, struct kvfi_peer *peer, size_t carrie
     struct kvfi_data_link *link = &peer->links[carrier];
     const struct kvfi_carrier *own = &engine->carriers[carrier];
 
-    if (carrier < engine->carrier_count && (link->state == KVFI_LINK_CONNECTING || link->state == KVFI_LINK_UP))
+    if (carrier < engine->carrier_count && (link->state == KVFI_DATA_CONNECTING || link->state == KVFI_DATA_UP))
         own->ops->disconnect(own->transport, link->number);
-    link->state = KVFI_LINK_DOWN;
+    link->state = KVFI_DATA_DOWN;
     link->number = 0;
     free(link->endpoint);
     link->endpoint = NULL;
@@ -48,7 +48,7 @@ static enum kvf_status open_link(kvf_engine *engine, struct kvfi_peer *peer, siz
     }
     status = own->ops->connect(own->transport, endpoint, &identity, &link->number, error);
     if (status == KVF_OK)
-        link->state = KVFI_LINK_CONNECTING;
+        link->state = KVFI_DATA_CONNECTING;
 done:
     return status;
 }
@@ -60,12 +60,12 @@ int kvfi_link_want(kvf_engine *engine, struct kvfi_peer *peer, size_t carrier, c
 
     if (link->endpoint != NULL && strcmp(link->endpoint, endpoint) != 0)
         close_link(engine, peer, carrier);
-    if (link->state == KVFI_LINK_DOWN && open_link(engine, peer, carrier, endpoint, &link->error) != KVF_OK) {
-        link->state = KVFI_LINK_FAILED;
+    if (link->state == KVFI_DATA_DOWN && open_link(engine, peer, carrier, endpoint, &link->error) != KVF_OK) {
+        link->state = KVFI_DATA_FAILED;
         if (link->endpoint == NULL)
             link->endpoint = kvfi_text_copy(endpoint);
     }
-    if (link->state == KVFI_LINK_FAILED)
+    if (link->state == KVFI_DATA_FAILED)
         *error = link->error;
     return link->state;
 }
@@ -73,7 +73,7 @@ int kvfi_link_want(kvf_engine *engine, struct kvfi_peer *peer, size_t carrier, c
 void kvfi_links_retry(kvf_engine *engine, struct kvfi_peer *peer)
 {
     for (size_t i = 0; i < engine->carrier_count; i++)
-        if (peer->links[i].state == KVFI_LINK_FAILED)
+        if (peer->links[i].state == KVFI_DATA_FAILED)
             close_link(engine, peer, i);
 }
 
@@ -82,8 +82,8 @@ static struct kvfi_peer *find(kvf_engine *engine, size_t carrier, uint64_t numbe
     struct kvfi_peer *peer = engine->peers;
 
     while (peer != NULL && !(peer->role == KVFI_PEER_SINK && peer->links[carrier].number == number &&
-                             (peer->links[carrier].state == KVFI_LINK_CONNECTING ||
-                              peer->links[carrier].state == KVFI_LINK_UP)))
+                             (peer->links[carrier].state == KVFI_DATA_CONNECTING ||
+                              peer->links[carrier].state == KVFI_DATA_UP)))
         peer = peer->next;
     return peer;
 }
@@ -98,7 +98,7 @@ void kvfi_links_on_event(kvf_engine *engine, size_t carrier, const struct kvfi_t
         return;
     link = &peer->links[carrier];
     if (event->kind == KVFI_TEV_CONNECTED && event->status == KVF_OK) {
-        link->state = KVFI_LINK_UP;
+        link->state = KVFI_DATA_UP;
         kvfi_sinks_on_link(engine, peer, carrier);
         return;
     }
@@ -108,11 +108,11 @@ void kvfi_links_on_event(kvf_engine *engine, size_t carrier, const struct kvfi_t
     own->ops->disconnect(own->transport, link->number);
     link->number = 0;
     if (event->kind == KVFI_TEV_CONNECTED) {
-        link->state = KVFI_LINK_FAILED;
+        link->state = KVFI_DATA_FAILED;
         kvfi_sinks_on_link(engine, peer, carrier);
     } else {
         struct kvf_error error = link->error;
-        link->state = KVFI_LINK_DOWN;
+        link->state = KVFI_DATA_DOWN;
         kvfi_sinks_on_link_down(engine, peer, carrier, &error);
     }
 }

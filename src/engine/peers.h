@@ -16,11 +16,11 @@ struct kvfi_request;
 
 enum kvfi_peer_role { KVFI_PEER_SOURCE = 0, KVFI_PEER_SINK = 1 };
 
-enum kvfi_link_state { KVFI_LINK_DOWN = 0, KVFI_LINK_CONNECTING, KVFI_LINK_UP, KVFI_LINK_FAILED };
+enum kvfi_data_state { KVFI_DATA_DOWN = 0, KVFI_DATA_CONNECTING, KVFI_DATA_UP, KVFI_DATA_FAILED };
 
 /** A data connection to a sink, per carrier. */
 struct kvfi_data_link {
-    int state;        /* enum kvfi_link_state */
+    int state;        /* enum kvfi_data_state */
     uint64_t number;  /* of the transport */
     char *endpoint;   /* where it goes */
     struct kvf_error error; /* of FAILED */

@@ -275,7 +275,7 @@ void kvfi_sink_connect(kvf_engine *engine, struct kvfi_sink_job *sink)
 {
     const struct kvfi_msg_pull *pull = &sink->message.pull;
     struct kvf_error error = {.position = -1}, last;
-    int state = KVFI_LINK_FAILED;
+    int state = KVFI_DATA_FAILED;
 
     kvfi_fail(&last, KVF_ERR_UNREACHABLE, "%s offers none of the transports that %s wishes", engine->self,
               sink->peer->name);
@@ -284,7 +284,7 @@ void kvfi_sink_connect(kvf_engine *engine, struct kvfi_sink_job *sink)
         if (sink->carrier == engine->carrier_count)
             continue;
         state = kvfi_link_want(engine, sink->peer, sink->carrier, pull->transports[sink->wish].endpoint, &error);
-        if (state != KVFI_LINK_FAILED)
+        if (state != KVFI_DATA_FAILED)
             break;
         warn_fallback(engine, sink, sink->carrier, error.text);
         kvfi_fail(&last, KVF_ERR_UNREACHABLE, "%s cannot reach %s: %.300s", engine->self, sink->peer->name,
@@ -294,7 +294,7 @@ void kvfi_sink_connect(kvf_engine *engine, struct kvfi_sink_job *sink)
         sink->carrier = 0;
         kvfi_links_retry(engine, sink->peer);
         kvfi_sink_fail(engine, sink, &last);
-    } else if (state == KVFI_LINK_UP) {
+    } else if (state == KVFI_DATA_UP) {
         sink->link_number = sink->peer->links[sink->carrier].number;
         kvfi_sink_feed(engine, sink, KVFI_SINK_ON_CONNECTED, KVF_OK, 0);
     }

@@ -115,7 +115,7 @@ void kvfi_writer_feed(kvf_engine *engine, struct kvfi_writer_job *job, int kind,
             break;
         }
     }
-    if (job->life.state != KVFI_WRITER_STARTED)
+    if (job->life.state != KVFI_WRITER_STARTED && job->life.state != KVFI_WRITER_SAID_DONE)
         kvfi_timer_disarm(&engine->timers, &job->gone);
     if (kvfi_writer_quiet(&job->life) && job->life.state != KVFI_WRITER_IDLE)
         kvfi_writer_unlink(job);
@@ -258,6 +258,7 @@ static struct kvfi_writer_job *find(struct kvfi_pull_job *pull, const struct kvf
 static void on_started(kvf_engine *engine, struct kvfi_writer_job *job, const struct kvfi_msg_started *started)
 {
     size_t i = 0;
+    int64_t way;
 
     while (i < engine->carrier_count &&
            ((job->armed >> i & 1) == 0 || strcmp(engine->carriers[i].name, started->transport) != 0))
@@ -272,8 +273,10 @@ static void on_started(kvf_engine *engine, struct kvfi_writer_job *job, const st
         return;
     }
     job->transport_bit = engine->carriers[i].ops->bit;
-    kvfi_writer_feed(engine, job, KVFI_WRITER_ON_STARTED, KVF_OK,
-                     (engine->carriers[i].ops->caps & KVFI_CAP_LOCAL_QUIET) != 0);
+    way = KVFI_WRITER_SEEN; /* every transport counts what it placed, or what it was told is placed */
+    if ((engine->carriers[i].ops->caps & KVFI_CAP_REMOTE_WRITES) != 0)
+        way |= KVFI_WRITER_REMOTE;
+    kvfi_writer_feed(engine, job, KVFI_WRITER_ON_STARTED, KVF_OK, way);
 }
 
 static void on_end(kvf_engine *engine, struct kvfi_writer_job *job, const struct kvfi_message *message)
@@ -360,7 +363,8 @@ static void on_gone(kvf_engine *engine, size_t carrier, const struct kvfi_peer_i
             strcmp(peer->name, who->name) != 0)
             continue;
         for (struct kvfi_writer_job *job = peer->writers; job != NULL; job = job->next) {
-            if (job->life.state != KVFI_WRITER_STARTED || job->transport_bit != bit || job->gone.armed)
+            if (!job->life.remote || job->transport_bit != bit || job->life.state == KVFI_WRITER_IN_DOUBT ||
+                job->gone.armed)
                 continue;
             job->gone.fire = on_word_missing;
             kvfi_timer_arm(&engine->timers, &job->gone, due_ns);

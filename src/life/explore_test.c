@@ -137,7 +137,7 @@ static void pull_random_event(struct pull *pull)
         pull_feed_writer(pull, w, pull->writers[w].state == KVFI_WRITER_ASKED ? KVFI_WRITER_ON_STARTED
                                   : pick % 2                                  ? KVFI_WRITER_ON_DONE
                                                                               : KVFI_WRITER_ON_ARRIVED,
-                         KVF_OK, pull->writers[w].state == KVFI_WRITER_ASKED ? (int64_t)(pick % 5 != 0) : 10);
+                         KVF_OK, pull->writers[w].state == KVFI_WRITER_ASKED ? (int64_t)(pick / 8 % 4) : 10);
     else
         pull_feed_writer(pull, w, (int)(KVFI_WRITER_ON_STARTED + next(pull->seed) % (KVFI_WRITER_ON_DISARMED)),
                          KVF_ERR_REFUSED, bytes[next(pull->seed) % 6]);

@@ -171,6 +171,8 @@ static const struct row ROWS[] = {
      {W(DO_QUIET), -1}},
     {"in doubt, then quiesced", WRITER, W(IN_DOUBT), W(ON_QUIESCED), 0, 0, 0, KVFI_TAKEN, W(FAILED), {W(DO_QUIET), -1}},
     {"in doubt, then gone", WRITER, W(IN_DOUBT), W(ON_GONE), 0, 0, 0, KVFI_TAKEN, W(FAILED), {W(DO_QUIET), -1}},
+    {"gone, though it does not write here", WRITER, W(STARTED), W(ON_GONE), 0, 0, 0, KVFI_IGNORED, W(STARTED), {-1}},
+    {"started, and writes here itself", WRITER, W(ASKED), W(ON_STARTED), 0, 3, 0, KVFI_TAKEN, W(STARTED), {-1}},
     {"lost does not settle a doubt", WRITER, W(IN_DOUBT), W(ON_LOST), 0, 0, 0, KVFI_IGNORED, W(IN_DOUBT), {-1}},
     {"stopped before it was asked", WRITER, W(IDLE), W(ON_STOP), KVF_ERR_CANCELLED, 0, 0, KVFI_TAKEN, W(FAILED),
      {W(DO_WORD_FAILED), -1}},
@@ -258,9 +260,23 @@ static void test_digests_differ_twice(void **unused)
     assert_int_equal(actions.items[0], P(DO_FAIL_WAITING));
 }
 
+static void test_gone_ends_a_remote_writer(void **unused)
+{
+    struct kvfi_writer writer = {.state = W(STARTED), .must_arrive = true, .remote = true, .expected_bytes = 10};
+    struct kvfi_life_event done = {.kind = W(ON_DONE), .value = 10}, gone = {.kind = W(ON_GONE)};
+    struct kvfi_actions actions;
+    (void)unused;
+    kvfi_writer_step(&writer, &done, &actions);
+    assert_int_equal(writer.state, W(SAID_DONE));
+    kvfi_writer_step(&writer, &gone, &actions);
+    assert_int_equal(writer.state, W(FAILED));
+    assert_int_equal(writer.reason, KVF_ERR_PEER_LOST);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_events_in_all_states), cmocka_unit_test(test_rows),
-                                       cmocka_unit_test(test_digests_differ_twice)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_events_in_all_states), cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_digests_differ_twice), cmocka_unit_test(test_gone_ends_a_remote_writer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,7 +90,8 @@ static enum kvfi_verdict on_started(struct kvfi_writer *writer, const struct kvf
     if (writer->state != KVFI_WRITER_ASKED)
         return KVFI_IGNORED;
     writer->state = KVFI_WRITER_STARTED;
-    writer->must_arrive = event->value != 0;
+    writer->must_arrive = (event->value & KVFI_WRITER_SEEN) != 0;
+    writer->remote = (event->value & KVFI_WRITER_REMOTE) != 0;
     return KVFI_TAKEN;
 }
 
@@ -123,8 +124,8 @@ static enum kvfi_verdict step_open(struct kvfi_writer *writer, const struct kvfi
     case KVFI_WRITER_ON_LOST:
         return fail_doubt(writer, KVF_ERR_PEER_LOST, true, actions);
     case KVFI_WRITER_ON_GONE:
-        /* where it has not started, or this side sees the bytes itself, the end of a remote mapping says nothing */
-        if (writer->state != KVFI_WRITER_STARTED || writer->must_arrive)
+        /* of one that has not started, or does not write here itself, it says nothing */
+        if (writer->state == KVFI_WRITER_ASKED || !writer->remote)
             return KVFI_IGNORED;
         return fail_quiet(writer, KVF_ERR_PEER_LOST, actions);
     default:

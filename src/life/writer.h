@@ -23,7 +23,7 @@ enum kvfi_writer_state {
 
 enum kvfi_writer_on {
     KVFI_WRITER_ON_ASK = 0,       /* the pull goes out; value = bytes expected */
-    KVFI_WRITER_ON_STARTED = 1,   /* value = 1 when this side's transport must see the bytes complete (LOCAL_QUIET) */
+    KVFI_WRITER_ON_STARTED = 1,   /* value = enum kvfi_writer_way */
     KVFI_WRITER_ON_DONE = 2,      /* its word; value = bytes it says it wrote */
     KVFI_WRITER_ON_ARRIVED = 3,   /* this side's transport has placed all bytes of the grant */
     KVFI_WRITER_ON_FAILED = 4,    /* its word: status; it writes no more */
@@ -35,6 +35,12 @@ enum kvfi_writer_on {
     KVFI_WRITER_ON_STOP = 10,     /* the transfer ended otherwise: status */
     KVFI_WRITER_ON_DISARMED = 11, /* answer to DISARM; value = 1 when nobody can write under the grant any more */
     KVFI_WRITER_EVENTS
+};
+
+/** How the bytes come; bits. */
+enum kvfi_writer_way {
+    KVFI_WRITER_SEEN = 1,  /* this side's transport counts them: done needs its word too */
+    KVFI_WRITER_REMOTE = 2 /* the writer writes this side's memory itself: with its connection gone, so is it */
 };
 
 enum kvfi_writer_do {
@@ -49,6 +55,7 @@ struct kvfi_writer {
     uint8_t state;
     bool arrived;      /* this side's transport saw all bytes */
     bool must_arrive;  /* and has to, before done counts */
+    bool remote;       /* it writes this side's memory itself */
     enum kvf_status reason;
     int64_t expected_bytes;
 };
