@@ -27,7 +27,8 @@ static int set_options(void *socket, int type, const struct kvfi_socket_limits *
                  zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &limits->message_bytes, sizeof limits->message_bytes);
 
     if (limits->ipv6) failed |= set_int(socket, ZMQ_IPV6, 1);
-    if (type == ZMQ_ROUTER) failed |= set_int(socket, ZMQ_ROUTER_MANDATORY, 1);
+    if (type == ZMQ_ROUTER)
+        failed |= set_int(socket, ZMQ_ROUTER_MANDATORY, 1) | set_int(socket, ZMQ_BACKLOG, 1024);
     else failed |= set_int(socket, ZMQ_RECONNECT_IVL, 50) | set_int(socket, ZMQ_RECONNECT_IVL_MAX, 1000);
     return failed;
 }
