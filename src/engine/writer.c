@@ -287,11 +287,14 @@ static void on_end(kvf_engine *engine, struct kvfi_writer_job *job, const struct
         if (message->end.bytes != job->expected_bytes)
             snprintf(job->text, sizeof job->text, "%s says it is done with %" PRId64 " bytes, expected %" PRId64,
                      job->peer->name, message->end.bytes, job->expected_bytes);
+        else if (job->life.state == KVFI_WRITER_ASKED)
+            snprintf(job->text, sizeof job->text, "%s says it is done, but never started", job->peer->name);
         kvfi_writer_feed(engine, job, KVFI_WRITER_ON_DONE, KVF_OK, message->end.bytes);
         return;
     }
     if (!kvfi_transfer_ended(&job->pull->life))
-        snprintf(job->text, sizeof job->text, "%s: %.*s", job->peer->name, TEXT_ROOM, message->end.text);
+        snprintf(job->text, sizeof job->text, "%s: %.*s", job->peer->name, TEXT_ROOM,
+                 message->end.text[0] != '\0' ? message->end.text : kvf_strerror((int)status));
     kvfi_writer_feed(engine, job, message->type == KVFI_MSG_FAILED ? KVFI_WRITER_ON_FAILED : KVFI_WRITER_ON_DOUBT,
                      status,
                      0);
