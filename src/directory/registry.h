@@ -64,7 +64,8 @@ void kvfi_registry_expire(struct kvfi_registry *registry, int64_t now_ns);
 /** Registers a rank. The same claim again only renews the lease; another incarnation or content takes the rank's place
  *  and raises the epoch.
  *  @return KVF_OK; KVF_ERR_EXISTS (contradicts the other ranks of the instance, both values named); KVF_ERR_LIMIT
- *          (registry full, or the instance longer than an answer may be); KVF_ERR_NO_MEMORY. On failure nothing changed */
+ *          (registry full, or the instance longer than an answer may be); KVF_ERR_NO_MEMORY. On failure nothing
+ *          changed */
 enum kvf_status kvfi_registry_register(struct kvfi_registry *registry, const struct kvfi_registry_claim *claim,
                                        int64_t now_ns, const struct kvfi_registry_instance **out,
                                        struct kvf_error *error);

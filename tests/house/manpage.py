@@ -21,7 +21,8 @@ def main():
     with open(page, encoding="utf-8") as file:
         text = file.read().replace("\\-", "-")
     overview = help_of(program, "--help")
-    commands = re.findall(r"^  ([a-z]+)  +\S", overview.partition("commands:")[2].partition("exit codes:")[0], re.MULTILINE)
+    listed = overview.partition("commands:")[2].partition("exit codes:")[0]
+    commands = re.findall(r"^  ([a-z]+)  +\S", listed, re.MULTILINE)
     codes = re.findall(r"^  (\d)  ", overview, re.MULTILINE)
     missing = []
     if len(commands) < 6 or len(codes) < 4:
