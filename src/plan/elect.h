@@ -37,8 +37,8 @@ struct kvfi_elected_list {
     int64_t steps_left;
 };
 
-/** Rows and layers that one election may look at: about a second, and far more than a thousand ranks on either side need.
- *  Holdings are a peer's numbers. */
+/** Rows and layers that one election may look at: about a second, and far more than a thousand ranks on either side
+ *  need. Holdings are a peer's numbers. */
 #define KVFI_ELECT_MAX_STEPS (INT64_C(1) << 28)
 
 /** Takes `steps` from what is left. @return KVF_OK, KVF_ERR_LIMIT */

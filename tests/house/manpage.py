@@ -28,7 +28,7 @@ def main():
     if len(commands) < 6 or len(codes) < 4:
         missing.append(f"this test is broken: it found only the commands {commands} and the exit codes {codes}")
     for command in commands:
-        if not re.search(rf'^\.BI? "?{command}\b', text, re.MULTILINE):
+        if not re.search(rf'^\.SS {command}$', text, re.MULTILINE):
             missing.append(f"command {command}")
         if "example" not in help_of(program, command, "--help").lower():
             missing.append(f"(in the help of {command}) an example")
