@@ -13,14 +13,12 @@ enum kvf_status kvfi_copier_init(struct kvfi_copier *copier, const struct kvfi_k
                                  const kvf_binding *binding, const struct kvfi_bases *src, const struct kvfi_bases *dst,
                                  struct kvf_error *error)
 {
-    struct kvf_binding_info info;
     enum kvf_status status = kvfi_binding_check_side(binding, true, src->address, src->count, error);
 
     if (status == KVF_OK) status = kvfi_binding_check_side(binding, false, dst->address, dst->count, error);
     if (status != KVF_OK) return status;
-    kvf_binding_get_info(binding, &info);
     copier->kernels = kernels ? kernels : kvfi_kernels_best();
-    copier->tiles_fn = info.bytes >= KVFI_STREAM_BYTES ? copier->kernels->stream : copier->kernels->copy;
+    copier->tiles_fn = kvf_binding_bytes(binding) >= KVFI_STREAM_BYTES ? copier->kernels->stream : copier->kernels->copy;
     copier->src = *src;
     copier->dst = *dst;
     copier->walk.left_bytes = 0;

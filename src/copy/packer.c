@@ -28,7 +28,6 @@ enum kvf_status kvfi_packer_create_with(const struct kvfi_kernels *kernels, cons
                                         struct kvf_error *error)
 {
     enum kvf_status status = KVF_OK;
-    struct kvf_binding_info info;
     kvf_packer *packer = NULL;
 
     if (side != KVF_PACK && side != KVF_UNPACK) {
@@ -44,12 +43,11 @@ enum kvf_status kvfi_packer_create_with(const struct kvfi_kernels *kernels, cons
         goto done;
     }
     if (base_count > 0) memcpy(packer->base, base, base_count * sizeof *base);
-    kvf_binding_get_info(binding, &info);
-    packer->total_bytes = info.bytes;
+    packer->total_bytes = kvf_binding_bytes(binding);
     packer->kernels = kernels ? kernels : kvfi_kernels_best();
     packer->is_pack = side == KVF_PACK;
     /* A packed stream is read again at once, so it stays in the caches; unpacked memory is not. */
-    packer->tiles_fn = !packer->is_pack && info.bytes >= KVFI_STREAM_BYTES ? packer->kernels->stream
+    packer->tiles_fn = !packer->is_pack && packer->total_bytes >= KVFI_STREAM_BYTES ? packer->kernels->stream
                                                                           : packer->kernels->copy;
     status = kvf_cursor_create(binding, &packer->cursor, error);
     if (status != KVF_OK) goto done;

@@ -202,7 +202,6 @@ static enum kvf_status prepare(kvf_engine *engine, struct kvfi_sink_job *sink, s
     const struct kvfi_msg_pull *pull = &sink->message.pull;
     const struct kvfi_offer_job *offer = sink->offer;
     struct kvf_bind_request request;
-    struct kvf_binding_info info;
     enum kvf_status status;
 
     if (pull->request_tokens != offer->request_tokens)
@@ -220,8 +219,7 @@ static enum kvf_status prepare(kvf_engine *engine, struct kvfi_sink_job *sink, s
     status = kvf_bind(sink->plans->plan, &request, &sink->whole, error);
     if (status != KVF_OK)
         return status;
-    kvf_binding_get_info(sink->whole, &info);
-    sink->expected_bytes = info.bytes;
+    sink->expected_bytes = kvf_binding_bytes(sink->whole);
     sink->has_state = plan_has_state(engine, sink);
     sink->sent = kvfi_alloc_array(engine->layer_count, sizeof *sink->sent);
     if (sink->sent == NULL)

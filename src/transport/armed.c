@@ -469,19 +469,19 @@ enum kvf_status kvfi_arrival_bind(struct kvfi_arrival *arrival, bool need_bindin
     const struct kvfi_chunk_head *head = &arrival->head;
     bool whole = has_all_layers(grant, head) && head->token_begin == grant->request.token_begin &&
                  head->token_end == grant->request.token_end && head->bind_flags == 0;
-    struct kvf_binding_info info = {.bytes = grant->bytes};
+    int64_t bytes = grant->bytes;
     kvf_binding *binding = NULL;
     enum kvf_status status = KVF_OK;
 
     if (need_binding || !whole) {
         status = bind_chunk(arrival, &binding, error);
         if (status != KVF_OK) goto done;
-        kvf_binding_get_info(binding, &info);
+        bytes = kvf_binding_bytes(binding);
     }
-    if (info.bytes != head->bytes) {
+    if (bytes != head->bytes) {
         status = kvfi_fail(error, KVF_ERR_PROTOCOL,
                            "chunk %" PRIu32 " has %" PRId64 " bytes here, its writer says %" PRId64, head->index,
-                           info.bytes, head->bytes);
+                           bytes, head->bytes);
         goto done;
     }
     pthread_mutex_lock(&grant->table->lock);
