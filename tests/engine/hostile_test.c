@@ -429,7 +429,7 @@ static void test_words_that_are_not_believed(void **unused)
         enum kvf_status status;
         const char *text;
     } rows[] = {
-        {"done without started", NULL, 0, BYTES, 0, KVF_ERR_PROTOCOL, "protocol"},
+        {"done without started", NULL, 0, BYTES, 0, KVF_ERR_PROTOCOL, "says it is done, but never started"},
         {"done with too few bytes", "tcp", BYTES, BYTES - 1, 0, KVF_ERR_INCOMPLETE_TRANSFER,
          "57343 bytes, expected 57344"},
         {"done, and not one byte came", "tcp", BYTES, BYTES, 0, KVF_ERR_EXPIRED, "0 of 57344 bytes"},
