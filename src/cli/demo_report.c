@@ -8,11 +8,11 @@
 void demo_print_table(const struct demo_result *results, size_t count)
 {
     char bytes[24], pieces[32], runs[32], first[24], wall[24];
-    printf("%-7s %-9s %8s %10s %7s %10s %9s %9s %6s %10s %6s  %s\n", "case", "transport", "requests", "moved", "pieces",
-           "runs", "1st cont.", "wall time", "GB/s", "bare loop", "ratio", "verdict");
+    printf("%-7s %-9s %8s %10s %7s %10s %11s %9s %6s %10s %6s  %s\n", "case", "transport", "requests", "moved",
+           "pieces", "runs", "1st contact", "wall time", "GB/s", "bare loop", "ratio", "verdict");
     for (size_t i = 0; i < count; i++) {
         const struct demo_result *r = &results[i];
-        printf("%-7s %-9s %8" PRId64 " %10s %7s %10s %9s %9s %6.2f %10.2f %6.2f  %s\n", r->shape, r->transport,
+        printf("%-7s %-9s %8" PRId64 " %10s %7s %10s %11s %9s %6.2f %10.2f %6.2f  %s\n", r->shape, r->transport,
                r->requests, cli_format_bytes(r->bytes, bytes), cli_format_count(r->pieces, pieces),
                cli_format_count(r->runs, runs), cli_format_ns(r->first_contact_ns, first),
                cli_format_ns(r->wall_ns, wall), r->gb_per_s, r->bare_gb_per_s,
