@@ -31,7 +31,7 @@ deps:
 
 build:
 	@scripts/install-deps.sh build
-	@scripts/build.sh build
+	@scripts/build.sh build -Dtests=false
 
 test:
 	@scripts/install-deps.sh test
@@ -59,22 +59,22 @@ fuzz-smoke:
 
 lint:
 	@scripts/install-deps.sh test
-	@scripts/build.sh build
+	@scripts/build.sh build -Dtests=false
 	@scripts/lint --build build
 
 bench:
 	@scripts/install-deps.sh bench
-	@scripts/build.sh build
+	@scripts/build.sh build -Dtests=false
 	@scripts/bench.sh build
 
 demo:
 	@scripts/install-deps.sh build
-	@scripts/build.sh build src/cli/kvferry
+	@scripts/build.sh build -Dtests=false src/cli/kvferry
 	@build/src/cli/kvferry demo --data examples/data $(DEMO_ARGS)
 
 demo-tokens:
 	@scripts/install-deps.sh tokens
-	@scripts/build.sh build src/cli/kvferry
+	@scripts/build.sh build -Dtests=false src/cli/kvferry
 	@scripts/demo-tokens.sh build/src/cli/kvferry
 
 install:

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Configures (the first time) and builds in the given folder:
+# Configures (the first time only, so later -D are ignored) and builds in the given folder:
 #     scripts/build.sh FOLDER [--cc=COMPILER] [-Dname=value ...] [ninja targets]
 # Quiet when it goes well; what the tools said is in FOLDER/setup.log and FOLDER/build.log.
 set -eu

@@ -45,6 +45,9 @@ if [ "$variant" = gcc ]; then
 fi
 
 rm -f "$log"
+if [ -f "$builddir/build.ninja" ]; then
+    meson configure "$builddir" -Dtests=true # where only `make build` or `make demo` was here before
+fi
 # shellcheck disable=SC2086 # one word per option
 if ! scripts/build.sh "$builddir" --cc=$compiler $setup; then
     summary || true
