@@ -10,7 +10,8 @@ for source in fuzz/fuzz_*.c; do
     targets="$targets ${source%.c}"
 done
 # shellcheck disable=SC2086 # one word per target
-scripts/build.sh "$folder" --cc=clang -Dfuzzer=true -Db_sanitize=address,undefined -Db_lundef=false -Dtests=false $targets
+scripts/build.sh "$folder" --cc=clang -Dtests=false -Dfuzzer=true -Db_sanitize=address,undefined \
+    -Db_lundef=false $targets
 export UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1"
 count=0
 failed=0

@@ -8,7 +8,7 @@ destdir=${2:-}
 if [ -f build-install/build.ninja ]; then
     meson configure build-install -Dprefix="$prefix"
 fi
-scripts/build.sh build-install -Dprefix="$prefix" -Dbuildtype=release -Dtests=false
+scripts/build.sh build-install -Dprefix="$prefix" -Dbuildtype=release -Dwerror=false -Dtests=false
 if [ -n "$destdir" ]; then
     DESTDIR=$destdir meson install -C build-install --no-rebuild
 else

@@ -18,7 +18,8 @@ enum kvf_status kvfi_copier_init(struct kvfi_copier *copier, const struct kvfi_k
     if (status == KVF_OK) status = kvfi_binding_check_side(binding, false, dst->address, dst->count, error);
     if (status != KVF_OK) return status;
     copier->kernels = kernels ? kernels : kvfi_kernels_best();
-    copier->tiles_fn = kvf_binding_bytes(binding) >= KVFI_STREAM_BYTES ? copier->kernels->stream : copier->kernels->copy;
+    copier->tiles_fn =
+        kvf_binding_bytes(binding) >= KVFI_STREAM_BYTES ? copier->kernels->stream : copier->kernels->copy;
     copier->src = *src;
     copier->dst = *dst;
     copier->walk.left_bytes = 0;

@@ -208,10 +208,12 @@ class ChannelTest(peer.Case):
         twice, high = list(IDS), list(IDS)
         twice[6], high[6] = twice[0], 64
         rows = [
-            ("ids twice", {"groups": [{"first": 0, "ids": differences(twice)}]}, 12, "destination group 0: id 7 at index 6 is at index 0 already"),
+            ("ids twice", {"groups": [{"first": 0, "ids": differences(twice)}]}, 12,
+             "destination group 0: id 7 at index 6 is at index 0 already"),
             ("id out of range", {"groups": [{"first": 0, "ids": differences(high)}]}, 12,
              "destination group 0: id 64 at index 6, expected -1 or below 64"),
-            ("an id of 2^62", {"groups": [{"first": 0, "ids": [2**62] + [1] * 6}]}, 12, "id 4611686018427387904 at index 0, expected -1 or below 64"),
+            ("an id of 2^62", {"groups": [{"first": 0, "ids": [2**62] + [1] * 6}]}, 12,
+             "id 4611686018427387904 at index 0, expected -1 or below 64"),
             ("too few ids", {"groups": [{"first": 0, "ids": differences(IDS[:6])}]}, 12,
              "6 ids from ordinal 0 end before position 96, the range ends at 112"),
             ("too many groups", {"groups": [{"first": 0, "ids": differences(IDS)}] * 2}, 1,
@@ -252,7 +254,8 @@ class ChannelTest(peer.Case):
         self.assertEqual(self.p.ask("offer one 2 %d 16 60000" % TOKENS), "ok")
         self.assertEqual(self.p.ask("offer one 2 %d 16 60000" % TOKENS), 'transfer "one" attempt 0 is offered already')
         self.scene.pull("p", "one", request=2, timeout_ms=60000)
-        self.assertEqual(self.d.ask("ids p one %d 1,2,3,4,5,6,7" % TOKENS), 'transfer "one" attempt 0 is pulled already')
+        self.assertEqual(self.d.ask("ids p one %d 1,2,3,4,5,6,7" % TOKENS),
+                         'transfer "one" attempt 0 is pulled already')
         peer.until(lambda: self.d.ask("untouched") == "touched", "the first bytes of d's pull")
         dealer.send(pull(self.scene, "one"))
         got = stranger.answer(dealer, "nack")
