@@ -15,6 +15,7 @@
 
 #define DEFAULT_REQUESTS 32
 #define BARE_REQUESTS 32
+#define BARE_LEAST 8 /* fewer would run in the caches and be no yardstick */
 #define REQUESTS_MAX 100000
 
 enum option_id {
@@ -144,7 +145,7 @@ static int run_case(struct demo_run *run, const struct request *request, int ind
     static const char *const names[] = {"shm", "tcp"};
     struct demo_case shape, small;
     int64_t requests = request->settings.requests;
-    int64_t few = requests < BARE_REQUESTS ? requests : BARE_REQUESTS;
+    int64_t few = requests < BARE_LEAST ? BARE_LEAST : requests < BARE_REQUESTS ? requests : BARE_REQUESTS;
     double bare = 0;
     demo_case_make(run->data, index, requests + 1, &shape);
     demo_case_make(run->data, index, few, &small);

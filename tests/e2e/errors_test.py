@@ -109,6 +109,29 @@ class Errors(JobTest):
                              "--tokens", 353, "--directory", self.url, "--timeout", 1)
         self.assertEqual(process.end(), 4, str(process))  # the workers that offered it are gone
 
+    def test_pulled_by_two_instances_at_once(self):
+        self.directory()
+        prefill = self.offer(self.prefill_layout(), "0,0,0", "--fault-policy", "stall")
+        layout = self.decode_layout()
+        first = self.decode(layout, "0,0,0", "--verbose")
+        first.wait_for("pulls transfer t1")
+        second = self.start("decode", layout, "--instance", "e", "--from", "p", "--transfer", "t1", "--tokens", 353,
+                            "--directory", self.url, "--verbose")
+        second.wait_for("pulls transfer t1")
+        self.ends(self.first_to_end(first, second), 1, 'transfer "t1" attempt 0 is pulled by instance "', "already")
+        prefill.kill()
+
+    def test_offered_by_two_processes_of_one_rank(self):
+        """The one that registered last is the rank; the other one is told that nobody came."""
+        self.directory()
+        layout = self.prefill_layout()
+        first = self.offer(layout, "0,0,0", "--timeout", 5)
+        second = self.offer(layout, "0,0,0")
+        self.ends(self.decode(self.decode_layout(), "0,0,0", "--out", self.moved()), 0)
+        self.ends(second, 0)
+        self.ends(first, 4, 'transfer "t1" attempt 0 expired after')
+        self.assert_moved()
+
     def test_cancelled_while_waiting(self):
         self.directory()
         prefill = self.prefill(self.prefill_layout(), "0,0,0")

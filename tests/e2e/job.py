@@ -7,6 +7,7 @@ KVFERRY names the command under test. Nothing sleeps: a test waits for a line th
 import json
 import os
 import queue
+import selectors
 import shutil
 import signal
 import struct
@@ -118,6 +119,20 @@ class JobTest(unittest.TestCase):
         for text in texts:
             self.assertIn(text, process.stdout + "\n" + process.stderr)
         return process
+
+    @staticmethod
+    def first_to_end(*processes):
+        """Waits until one of the processes has ended, and returns it."""
+        with selectors.DefaultSelector() as selector:
+            descriptors = [os.pidfd_open(process.popen.pid) for process in processes]
+            for descriptor, process in zip(descriptors, processes):
+                selector.register(descriptor, selectors.EVENT_READ, process)
+            ready = selector.select(timeout=PATIENCE)
+            for descriptor in descriptors:
+                os.close(descriptor)
+        if not ready:
+            raise AssertionError("none has ended: " + "\n".join(map(str, processes)))
+        return ready[0][0].data
 
     def directory(self, listen="127.0.0.1:0"):
         process = self.start("directory", "--listen", listen)
