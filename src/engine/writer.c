@@ -69,7 +69,7 @@ static void word_done(kvf_engine *engine, struct kvfi_writer_job *job)
     pull->pieces++;
     pull->transports |= job->transport_bit;
     pthread_mutex_lock(&engine->lock);
-    engine->counters.bytes_received += job->expected_bytes;
+    engine->counters.bytes_received += job->expected_bytes - job->received_bytes; /* the rest was counted as it came */
     pthread_mutex_unlock(&engine->lock);
     kvfi_pull_feed(engine, pull, KVFI_TRANSFER_ON_WRITER_DONE, KVF_OK, 0);
 }
@@ -389,6 +389,9 @@ void kvfi_writers_on_event(kvf_engine *engine, size_t carrier, const struct kvfi
     switch (event->kind) {
     case KVFI_TEV_RECEIVED:
         job->received_bytes += event->bytes;
+        pthread_mutex_lock(&engine->lock);
+        engine->counters.bytes_received += event->bytes;
+        pthread_mutex_unlock(&engine->lock);
         if (event->complete)
             kvfi_writer_feed(engine, job, KVFI_WRITER_ON_ARRIVED, KVF_OK, 0);
         break;

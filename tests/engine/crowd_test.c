@@ -132,10 +132,44 @@ static void test_idle(void **unused)
     kit_close(&source);
 }
 
+/* 128 MiB in one offer: it goes in several chunks, so that progress shows. */
+static void test_big(void **unused)
+{
+    enum { BIG = 64, BIG_TOKENS = BIG * 16 };
+    const size_t block_bytes = 16 * 4 * 4096 * 2 * 4;
+    struct kvf_instance_recipe recipe = kit_recipe();
+    struct kit_side source, destination;
+    struct kvf_event event;
+    int64_t sids[BIG], dids[BIG];
+    uint8_t *from, *to;
+    (void)unused;
+    recipe.head_dim = 2048;
+    recipe.slot_padding_bytes = 0;
+    kit_open(&source, "p", &recipe, NULL, transport, NULL);
+    kit_open(&destination, "d", &recipe, kit_directory(&source), transport, NULL);
+    kit_ids(&source, 0, BIG, sids);
+    for (int i = 0; i < BIG; i++)
+        dids[i] = sids[BIG - 1 - i];
+    from = kvf_memory_address(source.ranks[0].memories[0]);
+    to = kvf_memory_address(destination.ranks[0].memories[0]);
+    assert_int_equal(kvf_memory_bytes(source.ranks[0].memories[0]), BIG * block_bytes);
+    for (size_t i = 0; i < BIG * block_bytes / 8; i++)
+        ((uint64_t *)(void *)from)[i] = (i + 1) * UINT64_C(0x9E3779B97F4A7C15);
+    kit_offer(&source, 0, "t", 0, BIG_TOKENS, BIG_TOKENS, sids, BIG, 0, KVF_OK);
+    kit_pull(&destination, 0, "p", "t", 0, 0, BIG_TOKENS, dids, BIG, 0, KVF_OK);
+    event = kit_wait(&destination, 0, KVF_EVENT_PULL_DONE);
+    assert_int_equal(event.bytes, BIG * block_bytes);
+    for (int i = 0; i < BIG; i++)
+        assert_memory_equal(to + (size_t)dids[i] * block_bytes, from + (size_t)sids[i] * block_bytes, block_bytes);
+    kit_wait(&source, 0, KVF_EVENT_OFFER_DONE);
+    kit_close(&destination);
+    kit_close(&source);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_at_once), cmocka_unit_test(test_one_after_the_other),
-                                       cmocka_unit_test(test_idle)};
+                                       cmocka_unit_test(test_idle), cmocka_unit_test(test_big)};
     if (argc > 1)
         transport = argv[1];
     if (argc > 2)

@@ -154,6 +154,36 @@ static void test_nobody_answers(void **unused)
     kit_close(&host);
 }
 
+static void second_rank_stands_still(struct kvf_engine_options *options, size_t rank)
+{
+    if (rank == 1)
+        options->flags = KVF_ENGINE_CALLER_PROGRESS; /* and nobody calls */
+}
+
+/* One source rank does not answer: the pull fails, and the other one hears that nothing will be asked of it. */
+static void test_one_of_two_does_not_answer(void **unused)
+{
+    struct kvf_instance_recipe recipe = kit_recipe();
+    struct kit_side source, destination;
+    struct kvf_event event;
+    int64_t ids[BLOCKS];
+    (void)unused;
+    recipe.tp = 2;
+    open_with(&source, "p", &recipe, NULL, second_rank_stands_still);
+    recipe.tp = 1;
+    open_with(&destination, "d", &recipe, kit_directory(&source), impatient);
+    kit_ids(&destination, 0, BLOCKS, ids);
+    kit_offer(&source, 0, "t", 0, TOKENS, TOKENS, ids, BLOCKS, 0, KVF_OK);
+    kit_pull(&destination, 0, "p", "t", 0, 0, TOKENS, ids, BLOCKS, 0, KVF_OK);
+    expect_failure(&destination, 0, "t", KVF_ERR_UNREACHABLE, "p/pp0.cp0.tp1 does not answer at tcp://127.0.0.1:");
+    event = kit_terminal(&source, 0, "t");
+    assert_int_equal(event.kind, KVF_EVENT_OFFER_FAILED);
+    assert_non_null(strstr(event.text, "d/pp0.cp0.tp0 needs it no more"));
+    assert_true(kit_check(&destination, 0, NULL, 0));
+    kit_close(&destination);
+    kit_close(&source);
+}
+
 /* ---- a peer that comes back ---- */
 
 static void test_restart(void **unused)
@@ -318,6 +348,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_unknown_and_incomplete),
         cmocka_unit_test(test_an_instance_that_becomes_complete),
         cmocka_unit_test(test_nobody_answers),
+        cmocka_unit_test(test_one_of_two_does_not_answer),
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_calls),
         cmocka_unit_test(test_unequal_requests),
