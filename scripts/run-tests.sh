@@ -46,7 +46,9 @@ fi
 
 rm -f "$log"
 if [ -f "$builddir/build.ninja" ]; then
-    meson configure "$builddir" -Dtests=true # where only `make build` or `make demo` was here before
+    # Where only `make build` or `make demo` was here before, or an older checkout.
+    meson configure "$builddir" -Dtests=true >/dev/null 2>&1 ||
+        meson setup --reconfigure "$builddir" -Dtests=true >/dev/null
 fi
 # shellcheck disable=SC2086 # one word per option
 if ! scripts/build.sh "$builddir" --cc=$compiler $setup; then
