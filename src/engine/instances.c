@@ -152,6 +152,12 @@ static void take_answer(kvf_engine *engine, struct kvfi_instance *instance, stru
     instance->answered_ns = instance->asked_ns;
     instance->last = (struct kvf_error){.status = result->status, .position = -1};
     snprintf(instance->last.text, sizeof instance->last.text, "%s", result->text);
+    if (result->status == KVF_OK && result->instance != NULL &&
+        strcmp(result->instance->instance, instance->name) != 0) {
+        kvfi_fail(&instance->last, KVF_ERR_DIRECTORY, "the directory at %s answers for instance \"%s\", asked for \"%s\"",
+                  kvf_engine_directory_url(engine), result->instance->instance, instance->name);
+        return;
+    }
     if (result->status != KVF_OK || result->instance == NULL || same_answer(instance->view, result->instance))
         return;
     view = make_view(result);
