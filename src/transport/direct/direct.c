@@ -80,11 +80,16 @@ static void receive(struct kvfi_transport *transport, struct kvfi_link *link)
         ssize_t bytes = kvfi_link_receive(link, packet, fds, KVFI_DIRECT_BATCH, &fd_count);
 
         if (bytes == -1) break;
-        if (bytes == 0 || bytes == -2) {
+        if (bytes == 0) {
             close_all(fds, fd_count);
             hang_up(transport, link);
         } else if (!takes_messages(link)) {
             close_all(fds, fd_count);
+        } else if (bytes == -2) {
+            close_all(fds, fd_count);
+            kvfi_fail(&error, KVF_ERR_PROTOCOL, "a message of more than %d bytes or %d descriptors",
+                      KVFI_DIRECT_PACKET_BYTES, KVFI_DIRECT_BATCH);
+            refuse_message(transport, link, &message, &error);
         } else if (kvfi_direct_parse(packet, (size_t)bytes, &message, &error) != KVF_OK) {
             close_all(fds, fd_count);
             refuse_message(transport, link, &message, &error);

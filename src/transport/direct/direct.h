@@ -169,8 +169,8 @@ enum kvf_status kvfi_link_watch(struct kvfi_transport *transport, struct kvfi_li
 void kvfi_link_send(struct kvfi_transport *transport, struct kvfi_link *link, const struct kvfi_direct_message *message,
                     const int *fds, size_t fd_count);
 void kvfi_link_flush(struct kvfi_transport *transport, struct kvfi_link *link);
-/* Takes one packet. Bytes; 0 = end of stream; -1 = none now; -2 = broken. Descriptors beyond `fd_capacity` are
- * closed. */
+/* Takes one packet. Bytes; 0 = end of stream; -1 = none now; -2 = too long, or with too many descriptors. Descriptors
+ * beyond `fd_capacity` are closed. */
 ssize_t kvfi_link_receive(struct kvfi_link *link, uint8_t *packet, int *fds, size_t fd_capacity, size_t *fd_count);
 /* The other side's process and user. */
 bool kvfi_link_credentials(int fd, pid_t *pid, uid_t *uid);

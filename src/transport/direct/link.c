@@ -167,7 +167,7 @@ ssize_t kvfi_link_receive(struct kvfi_link *link, uint8_t *packet, int *fds, siz
     do {
         got = recvmsg(link->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     } while (got < 0 && errno == EINTR);
-    if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? -1 : -2;
+    if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? -1 : 0;
     for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
         if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
         size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
