@@ -154,7 +154,8 @@ static void take_answer(kvf_engine *engine, struct kvfi_instance *instance, stru
     snprintf(instance->last.text, sizeof instance->last.text, "%s", result->text);
     if (result->status == KVF_OK && result->instance != NULL &&
         strcmp(result->instance->instance, instance->name) != 0) {
-        kvfi_fail(&instance->last, KVF_ERR_DIRECTORY, "the directory at %s answers for instance \"%s\", asked for \"%s\"",
+        kvfi_fail(&instance->last, KVF_ERR_DIRECTORY,
+                  "the directory at %s answers for instance \"%s\", asked for \"%s\"",
                   kvf_engine_directory_url(engine), result->instance->instance, instance->name);
         return;
     }

@@ -111,13 +111,14 @@ class Worker:
     def kill(self):
         self.process.kill()
         self.process.wait()
+        self.process.stdin.close()
 
     def close(self):
         """Ends it in good order; the exit status is 0 and a sanitizer has nothing to say."""
         if self.alive():
-            self.process.stdin.write("quit\n")
             self.process.stdin.close()
         code = self.process.wait(DEADLINE)
+        self.process.stdin.close()
         if code != 0:
             raise AssertionError("%s ended with %d:\n%s" % (self.name, code, "\n".join(self.log.lines[-60:])))
 
@@ -125,9 +126,9 @@ class Worker:
 class Directory:
     """The real one, in a process of its own."""
 
-    def __init__(self, program, listen="127.0.0.1:0"):
-        self.program = program
-        self.process = subprocess.Popen([program, listen], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, program, listen="127.0.0.1:0", lease_ms=10000):
+        self.process = subprocess.Popen([program, listen, str(lease_ms)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
         self.url = self.process.stdout.readline().strip()
 
     def ask(self, path, body=None):

@@ -16,6 +16,8 @@ M = rank_name("m")
 
 
 class SourceCase(peer.Case):
+    options = {"connect_ms": 1500, "peer_ms": 30000}  # m need not answer pings
+
     def source(self, timeout_ms=20000):
         """A new incarnation of m that d pulls from: it has said hello."""
         self.m = self.peer("m", "p")
@@ -198,10 +200,6 @@ class Words(SourceCase):
         self.answer_pings()
         self.fails("KVF_ERR_EXPIRED", "0 of %d bytes of %s had come" % (self.scene.bytes, M))
 
-    def test_answers_hello_and_then_nothing(self):
-        self.agreed()
-        self.fails("KVF_ERR_PEER_LOST", M + " is lost: nothing heard of it for ", lost=True)
-
     def test_only_pongs(self):
         self.agreed(timeout_ms=1500)
         self.answer_pings()
@@ -218,8 +216,7 @@ class Words(SourceCase):
         self.fails("KVF_ERR_PEER_LOST", M + " was restarted", lost=True)
 
 
-class Bytes(SourceCase):
-    """What comes on the data port, with the right words on the control port."""
+class DataCase(SourceCase):
 
     def stream(self, who="m", incarnation=None, endpoint=None):
         endpoint = endpoint or self.pulled["transports"][0]["endpoint"]
@@ -238,6 +235,10 @@ class Bytes(SourceCase):
 
     def whole(self, payload, **head):
         return data(chunk(self.grant, size=self.scene.bytes, **head), payload)
+
+
+class Bytes(DataCase):
+    """What comes on the data port, with the right words on the control port."""
 
     def test_a_source_that_does_it_right(self):
         """The control: these peers can also make a transfer succeed. Words and frames doubled."""
@@ -407,17 +408,6 @@ class Bytes(SourceCase):
         self.say("failed", status=40, text="over")
         self.fails("KVF_ERR_CANCELLED", "over")
 
-    def test_half_a_frame_then_silence(self):
-        stream = self.begun()
-        raw = self.whole(b"\x55" * self.scene.bytes)
-        stream.socket.sendall(raw[:len(raw) // 2])
-        self.fails("KVF_ERR_PEER_LOST", M + " is lost: nothing heard of it for ", untouched=False, lost=True)
-        # its grant is gone: what comes now lands nowhere
-        stream.socket.sendall(raw[len(raw) // 2:])
-        got = stream.ack()
-        self.assertEqual(got[2], 46)
-        self.assertEqual(self.d.ask("untouched"), "untouched")
-
     def test_half_a_head_then_the_end(self):
         stream = self.begun()
         stream.socket.sendall(self.whole(bytes(64))[:9])
@@ -436,7 +426,27 @@ class Bytes(SourceCase):
             stream.close()
 
 
+class Silence(DataCase):
+    """A source that says nothing any more, for longer than the peer timeout."""
+
+    options = {"connect_ms": 1500, "peer_ms": 1000}
+
+    def test_answers_hello_and_then_nothing(self):
+        self.agreed()
+        self.fails("KVF_ERR_PEER_LOST", M + " is lost: nothing heard of it for ", lost=True)
+
+    def test_half_a_frame_then_silence(self):
+        stream = self.begun()
+        raw = self.whole(b"\x55" * self.scene.bytes)
+        stream.socket.sendall(raw[:len(raw) // 2])
+        self.fails("KVF_ERR_PEER_LOST", M + " is lost: nothing heard of it for ", untouched=False, lost=True)
+        # its grant is gone: what comes now lands nowhere
+        stream.socket.sendall(raw[len(raw) // 2:])
+        got = stream.ack()
+        self.assertEqual(got[2], 46)
+        self.assertEqual(self.d.ask("untouched"), "untouched")
+
+
 if __name__ == "__main__":
     peer.Case.directory_program, peer.Case.worker_program = sys.argv[1:3]
-    peer.Case.options = {"connect_ms": 1500, "peer_ms": 1000}
     unittest.main(argv=sys.argv[:1] + sys.argv[3:])

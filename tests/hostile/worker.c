@@ -2,12 +2,14 @@
 /* An honest worker for peers that are not: one rank, public headers only, driven by lines on its standard input.
  *
  *   worker NAME DIRECTORY-URL|- [KEY=VALUE ...]
- *     order=heads|tokens  transports=NAMES  peer_ms= connect_ms= directory_ms= incomplete_ms= checksum=1
- *     listen=HOST:PORT (of an embedded directory)  tp=RANKS rank=NUMBER  layers=N dtype=NAME  quiet=1 (no announce)
+ *     order=heads|tokens  transports=NAMES  peer_ms= connect_ms= directory_ms= incomplete_ms=  checksum=1
+ *     host=  listen=HOST:PORT (of an embedded directory)  tp=RANKS rank=NUMBER  layers=N  dtype=NAME
+ *     quiet=1 (no announce)
  *
  * Answers are lines "reply ...", events are lines "event KIND STATUS TRANSFER BYTES | TEXT" as they come:
  *   offer ID REQUEST TOKENS READY TIMEOUT_MS | pull FROM ID REQUEST TOKENS TIMEOUT_MS | ids FROM ID TOKENS N,N,...
- *   ready ID TOKENS | cancel ID | check REQUEST TOKENS | untouched | guard | count | announce | url | close | quit
+ *   ready ID TOKENS | cancel ID | check REQUEST TOKENS | untouched | guard | count | memory BYTES | announce | url
+ * It ends in good order with its input.
  */
 #include "kit.h"
 
@@ -104,6 +106,16 @@ static void check(int64_t request, int64_t tokens)
     say("reply %s", kit_check(&side, 0, &moved, 1) ? "right" : "wrong");
 }
 
+static void claim(int64_t bytes)
+{
+    kvf_memory *memory = NULL;
+    struct kvf_error error = {.text = "ok"};
+
+    (void)kvf_memory_create(bytes, 0, &memory, &error);
+    kvf_memory_destroy(memory);
+    say("reply %s %s", kvf_status_name(error.status), error.text);
+}
+
 static int entries(const char *path)
 {
     DIR *folder = opendir(path);
@@ -153,6 +165,8 @@ static bool obey(const char *line)
     else if (sscanf(line, "ready %127s %" SCNd64, id, &a) == 2)
         say("reply %s", kvf_status_name((int)kvf_engine_offer_ready(side.ranks[0].engine, id, 0, 0, layers, a,
                                                                       NULL)));
+    else if (sscanf(line, "memory %" SCNd64, &a) == 1)
+        claim(a);
     else if (sscanf(line, "cancel %127s", id) == 1)
         say("reply %s", kvf_status_name((int)kvf_engine_cancel(side.ranks[0].engine, id, 0, NULL)));
     else if (sscanf(line, "check %" SCNd64 " %" SCNd64, &a, &b) == 2)
@@ -233,13 +247,14 @@ static struct kvf_error open_engine(char **argv, const char *directory)
     options.directory_url = strcmp(directory, "-") == 0 ? NULL : directory;
     options.directory_listen = option(argv, "listen", NULL);
     options.transports = option(argv, "transports", "tcp");
+    options.host = option(argv, "host", NULL);
     options.peer_timeout_ns = number(argv, "peer_ms", 0) * MS;
     options.connect_timeout_ns = number(argv, "connect_ms", 0) * MS;
     options.directory_timeout_ns = number(argv, "directory_ms", 0) * MS;
     options.incomplete_timeout_ns = number(argv, "incomplete_ms", 0) * MS;
     options.flags = number(argv, "checksum", 0) ? KVF_ENGINE_CHECKSUM : 0;
     options.log.fd = 2;
-    options.log.level = KVF_LOG_DEBUG;
+    options.log.level = KVF_LOG_TRACE;
     if (kvf_engine_open(&options, &rank->engine, &error) == KVF_OK)
         (void)kvf_engine_register_memory(rank->engine, 0, kvf_memory_address(rank->memories[0]),
                                          kvf_memory_bytes(rank->memories[0]), kvf_memory_fd(rank->memories[0]),
