@@ -220,17 +220,19 @@ class Peer:
 
     # who is asked
 
-    def hear(self, kind, reply_ping=True):
-        """The next message of a kind on the router; pings are answered meanwhile."""
+    def hear(self, kind, stop=lambda: False):
+        """The next message of a kind on the router, or None once `stop` says so; pings are answered meanwhile."""
         end = time.monotonic() + DEADLINE
         while time.monotonic() < end:
             if not self.router.poll(100):
+                if stop():
+                    return None
                 continue
             self.who, raw = self.router.recv_multipart()
             got = msgpack.unpackb(raw)
             if got["t"] == kind:
                 return got
-            if got["t"] == "ping" and reply_ping:
+            if got["t"] == "ping":
                 self.say("pong", sequence=got["sequence"], incarnation=self.incarnation)
         raise AssertionError("no %s within the deadline" % kind)
 
