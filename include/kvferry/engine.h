@@ -131,10 +131,9 @@ KVF_API void kvf_pull_init(struct kvf_pull *pull, size_t size);
 /** Pulls. The blocks belong to the library until KVF_EVENT_BLOCKS_REUSABLE; their content is whole after
  *  KVF_EVENT_PULL_DONE.
  *  @return KVF_OK; KVF_ERR_EXISTS ("transfer "x" attempt 0 is pulled already"); KVF_ERR_SUPERSEDED; KVF_ERR_IDS;
- *          KVF_ERR_INVALID_ARGUMENT; KVF_ERR_AGAIN; KVF_ERR_CLOSED (draining). What the peer side finds comes as an event:
- *          an instance that the directory has never listed fails the pull at once (KVF_ERR_NOT_FOUND), an incomplete
- *          one is
- *          waited for (KVF_ERR_INCOMPLETE after incomplete_timeout_ns), and so on. */
+ *          KVF_ERR_INVALID_ARGUMENT; KVF_ERR_AGAIN; KVF_ERR_CLOSED (draining). What the peer side finds comes as an
+ *          event: an instance that the directory has never listed fails the pull at once (KVF_ERR_NOT_FOUND), an
+ *          incomplete one is waited for (KVF_ERR_INCOMPLETE after incomplete_timeout_ns), and so on. */
 KVF_API enum kvf_status kvf_engine_pull(kvf_engine *engine, const struct kvf_pull *pull, struct kvf_error *error);
 
 /** Cancels an offer or a pull of this id and attempt. The terminal event comes, with KVF_ERR_CANCELLED, unless it was
