@@ -253,10 +253,11 @@ class ChannelTest(peer.Case):
         # an offer that one instance pulls is not for another
         self.assertEqual(self.p.ask("offer one 2 %d 16 60000" % TOKENS), "ok")
         self.assertEqual(self.p.ask("offer one 2 %d 16 60000" % TOKENS), 'transfer "one" attempt 0 is offered already')
+        sent = int(self.p.ask("sent"))
         self.scene.pull("p", "one", request=2, timeout_ms=60000)
         self.assertEqual(self.d.ask("ids p one %d 1,2,3,4,5,6,7" % TOKENS),
                          'transfer "one" attempt 0 is pulled already')
-        peer.until(lambda: self.d.ask("untouched") == "touched", "the first bytes of d's pull")
+        peer.until(lambda: int(self.p.ask("sent")) > sent, "the first bytes of d's pull")
         dealer.send(pull(self.scene, "one"))
         got = stranger.answer(dealer, "nack")
         self.assertEqual(got["status"], 9)

@@ -8,7 +8,8 @@
  *
  * Answers are lines "reply ...", events are lines "event KIND STATUS TRANSFER BYTES | TEXT" as they come:
  *   offer ID REQUEST TOKENS READY TIMEOUT_MS | pull FROM ID REQUEST TOKENS TIMEOUT_MS | ids FROM ID TOKENS N,N,...
- *   ready ID TOKENS | cancel ID | check REQUEST TOKENS | untouched | guard | count | memory BYTES | announce | url
+ *   ready ID TOKENS | cancel ID | check REQUEST TOKENS | untouched | guard | count | sent |
+ *   memory BYTES | announce | url
  * It ends in good order with its input.
  */
 #include "kit.h"
@@ -24,6 +25,7 @@ enum { BLOCKS = 64, MAX_IDS = 64 };
 
 static struct kit_side side;
 static int64_t layers;
+static bool filled[MAX_IDS]; /* per request: blocks on offer are not written to again */
 
 static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static void say(const char *format, ...)
@@ -46,7 +48,9 @@ static void call_offer(const char *id, int64_t request, int64_t tokens, int64_t 
     struct kvf_error error = {.text = "ok"};
 
     kit_ids(&side, request, kit_blocks(&side, tokens), ids);
-    kit_fill(&side, 0, request, ids, kit_blocks(&side, tokens));
+    if (!filled[request])
+        kit_fill(&side, 0, request, ids, kit_blocks(&side, tokens));
+    filled[request] = true;
     kvf_offer_init(&offer, sizeof offer);
     offer.transfer = id;
     offer.request_tokens = tokens;
@@ -131,15 +135,20 @@ static int entries(const char *path)
 static bool obey_plain(const char *line)
 {
     struct kvf_error error = {.text = "ok"};
+    struct kvf_engine_stats stats = {.struct_size = sizeof stats};
 
     if (strncmp(line, "untouched", 9) == 0) {
         say("reply %s", kit_check(&side, 0, NULL, 0) ? "untouched" : "touched");
     } else if (strncmp(line, "guard", 5) == 0) {
         kit_guard(&side, 0);
+        memset(filled, 0, sizeof filled);
         say("reply ok");
     } else if (strncmp(line, "count", 5) == 0) {
         int fds = entries("/proc/self/fd");
         say("reply %d %d", fds, entries("/proc/self/task") + 1);
+    } else if (strncmp(line, "sent", 4) == 0) {
+        (void)kvf_engine_get_stats(side.ranks[0].engine, &stats);
+        say("reply %" PRId64, stats.bytes_sent);
     } else if (strncmp(line, "announce", 8) == 0) {
         (void)kvf_engine_announce(side.ranks[0].engine, &error);
         say("reply %s", error.text);
