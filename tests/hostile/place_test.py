@@ -258,9 +258,8 @@ class Places(PlaceCase):
     def test_a_source_that_was_restarted(self):
         """Killed without a word; the next of its name comes in another shape."""
         d = self.worker("e", order="tokens")
-        for round_, layers in enumerate(("4", "4")):
-            source = Worker(self.worker_program, "k", self.scene.directory.url, order="heads", transports="tcp",
-                            layers=layers)
+        for round_, order in enumerate(("heads", "tokens")):
+            source = Worker(self.worker_program, "k", self.scene.directory.url, order=order, transports="tcp")
             self.assertEqual(source.up, "ok")
             transfer = "r%d" % round_
             self.assertEqual(source.ask("offer %s 0 %d %d 60000" % (transfer, TOKENS, TOKENS)), "ok")
