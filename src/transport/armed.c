@@ -143,6 +143,13 @@ static void release_locked(struct kvfi_grant *grant)
     if (--grant->references == 0) free_grant(grant);
 }
 
+void kvfi_grant_acquire(struct kvfi_grant *grant)
+{
+    pthread_mutex_lock(&grant->table->lock);
+    grant->references++;
+    pthread_mutex_unlock(&grant->table->lock);
+}
+
 void kvfi_grant_release(struct kvfi_grant *grant)
 {
     struct kvfi_armed *table = grant->table;
@@ -472,7 +479,12 @@ enum kvf_status kvfi_arrival_bind(struct kvfi_arrival *arrival, bool need_bindin
     int64_t bytes = grant->bytes;
     kvf_binding *binding = NULL;
     enum kvf_status status = KVF_OK;
+    bool done;
 
+    pthread_mutex_lock(&grant->table->lock);
+    done = arrival->state == KVFI_ARRIVAL_PLACED || arrival->binding != NULL;
+    pthread_mutex_unlock(&grant->table->lock);
+    if (done) goto done;
     if (need_binding || !whole) {
         status = bind_chunk(arrival, &binding, error);
         if (status != KVF_OK) goto done;

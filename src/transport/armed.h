@@ -98,6 +98,7 @@ enum kvf_status kvfi_armed_add(struct kvfi_armed *table, const struct kvfi_arm *
  *  Waits until no thread of this side is placing under it. */
 struct kvfi_grant *kvfi_armed_remove(struct kvfi_armed *table, uint64_t number);
 
+void kvfi_grant_acquire(struct kvfi_grant *grant);
 void kvfi_grant_release(struct kvfi_grant *grant);
 
 /** Opens a chunk that `writer` announces, or finds it again. On success the caller holds a reference on
@@ -108,7 +109,8 @@ enum kvf_status kvfi_armed_open(struct kvfi_armed *table, const struct kvfi_chun
                                 const struct kvfi_peer_identity *writer, struct kvfi_arrival **out, bool *out_failed,
                                 struct kvf_error *error);
 
-/** Checks the writer's byte count, and with `need_binding` makes the arrival's binding.
+/** Checks the writer's byte count, and with `need_binding` makes the arrival's binding, unless all that is done
+ * already.
  *  @return KVF_OK; KVF_ERR_PROTOCOL and what kvf_bind returns: the caller fails the grant */
 enum kvf_status kvfi_arrival_bind(struct kvfi_arrival *arrival, bool need_binding, struct kvf_error *error);
 

@@ -197,6 +197,7 @@ static void be_source(struct rig *rig, int from_parent)
     char endpoint[KVFI_ENDPOINT_BYTES];
     struct kvfi_chunk chunks[CHUNKS];
 
+    alarm(60); /* should the test fail before it kills this process */
     rig->src = rig_open(rig, true, NULL);
     if (read(from_parent, endpoint, sizeof endpoint) != sizeof endpoint) _exit(3);
     if (rig->ops->connect(rig->src, endpoint, &rig->dst_who, &rig->peer, NULL) != KVF_OK) _exit(4);
@@ -254,6 +255,7 @@ static void be_destination(struct rig *rig, int to_parent)
 {
     char endpoint[KVFI_ENDPOINT_BYTES] = "";
 
+    alarm(60);
     rig->dst = rig_open(rig, false, NULL);
     rig_arm(rig, 6);
     rig->ops->endpoint(rig->dst, endpoint);

@@ -9,7 +9,7 @@ enum { POPULATE_STEP_BYTES = 64 << 20 };
 
 /* So much of a peer's memory is entered in the page table before its first chunk; the rest when there is nothing else
  * to do. */
-#define POPULATE_FIRST_BYTES (INT64_C(1) << 30)
+#define POPULATE_FIRST_BYTES (INT64_C(256) << 20)
 
 /* Flips one bit of the chunk's first byte at the destination. */
 static void corrupt(struct kvfi_job *job)

@@ -59,6 +59,7 @@ static void hang_up(struct kvfi_transport *transport, struct kvfi_link *link)
 {
     link->hung_up = true;
     epoll_ctl(transport->epoll, EPOLL_CTL_DEL, link->fd, NULL);
+    if (link->pidfd >= 0) epoll_ctl(transport->epoll, EPOLL_CTL_DEL, link->pidfd, NULL);
     if (link->outgoing) kvfi_source_end(transport, link, KVF_ERR_PEER_LOST, "the peer closed the connection");
     else kvfi_sink_end(transport, link);
 }
@@ -68,19 +69,22 @@ static bool takes_messages(const struct kvfi_link *link)
     return link->state == KVFI_LINK_GREETING || link->state == KVFI_LINK_READY;
 }
 
-static void receive(struct kvfi_transport *transport, struct kvfi_link *link)
+/* Takes some messages. False when there are no more now. */
+static bool receive(struct kvfi_transport *transport, struct kvfi_link *link)
 {
     uint8_t packet[KVFI_DIRECT_PACKET_BYTES];
     int fds[KVFI_DIRECT_BATCH];
+    bool more = true;
 
-    for (int i = 0; i < MAX_PACKETS && link->fd >= 0 && !link->hung_up; i++) {
+    for (int i = 0; i < MAX_PACKETS && more && link->fd >= 0 && !link->hung_up; i++) {
         struct kvfi_direct_message message;
         struct kvf_error error;
         size_t fd_count;
         ssize_t bytes = kvfi_link_receive(link, packet, fds, KVFI_DIRECT_BATCH, &fd_count);
 
-        if (bytes == -1) break;
-        if (bytes == 0) {
+        if (bytes == -1) {
+            more = false;
+        } else if (bytes == 0) {
             close_all(fds, fd_count);
             hang_up(transport, link);
         } else if (!takes_messages(link)) {
@@ -100,6 +104,14 @@ static void receive(struct kvfi_transport *transport, struct kvfi_link *link)
             kvfi_sink_message(transport, link, &message);
         }
     }
+    return more && link->fd >= 0 && !link->hung_up;
+}
+
+/* The other process is dead. What it said before is heard; its socket need not end, where a child of it has it too. */
+static void bury_process(struct kvfi_transport *transport, struct kvfi_link *link)
+{
+    while (receive(transport, link)) continue;
+    if (link->fd >= 0 && !link->hung_up) hang_up(transport, link);
 }
 
 static void expire(struct kvfi_transport *transport, struct kvfi_link *link)
@@ -126,7 +138,7 @@ static int64_t sooner(int64_t a, int64_t b)
 static int64_t look_at_clocks(struct kvfi_transport *transport)
 {
     int64_t now = kvfi_now_ns();
-    int64_t next_ns = 0;
+    int64_t next_ns = kvfi_sink_listen_again(transport, now);
     struct kvfi_link *next;
 
     for (struct kvfi_link *link = transport->links; link; link = next) {
@@ -166,6 +178,9 @@ static void handle(struct kvfi_transport *transport, const struct epoll_event *e
         eventfd_read(transport->wake, &number);
     } else if (event->data.ptr == &transport->listener) {
         kvfi_sink_accept(transport);
+    } else if ((uintptr_t)event->data.ptr % 2 == KVFI_LINK_DEATH) {
+        link = (struct kvfi_link *)((char *)event->data.ptr - KVFI_LINK_DEATH);
+        if (link->fd >= 0 && !link->hung_up) bury_process(transport, link);
     } else if (link->fd >= 0 && !link->hung_up) {
         if (event->events & EPOLLOUT) kvfi_link_flush(transport, link);
         if (event->events & ~(uint32_t)EPOLLOUT) receive(transport, link);

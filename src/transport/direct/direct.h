@@ -47,6 +47,9 @@ enum kvfi_job_state {
 
 struct kvfi_link;
 
+/* What epoll gives for a link's pidfd: the link's address and this. */
+enum { KVFI_LINK_DEATH = 1 };
+
 /* A chunk that the source half moves. */
 struct kvfi_job {
     struct kvfi_job *next;         /* in its link's list */
@@ -90,6 +93,7 @@ struct kvfi_link {
     struct kvfi_transport *owner;
     struct kvfi_link *next, *previous;
     int fd;
+    int pidfd;             /* of the other process: its death counts even where a child of it holds the socket; or -1 */
     bool outgoing;
     bool greeted;          /* incoming: HELLO came */
     bool hung_up;          /* I/O thread: end of the stream was seen */
@@ -133,7 +137,8 @@ struct kvfi_transport {
     uint64_t *probe_words;   /* one per link that may be probed; a page of its own */
     struct kvfi_link *links, *graveyard;
     uint64_t next_peer;
-    bool stopping, copy_stopping, warned_remote;
+    int64_t accept_again_ns; /* accepting is paused: no descriptors left */
+    bool stopping, copy_stopping;
     pthread_t io_thread, copy_threads[KVFI_DIRECT_MAX_COPY_THREADS];
     size_t io_started, copy_started;
     struct kvfi_job *queue_first, *queue_last;
@@ -179,6 +184,8 @@ bool kvfi_link_credentials(int fd, pid_t *pid, uid_t *uid);
 enum kvf_status kvfi_direct_arm(struct kvfi_transport *transport, const struct kvfi_arm *arm, struct kvf_error *error);
 bool kvfi_direct_disarm(struct kvfi_transport *transport, uint64_t grant);
 void kvfi_sink_accept(struct kvfi_transport *transport);
+/* Goes on accepting after a pause. Returns when to come again, 0 = never. */
+int64_t kvfi_sink_listen_again(struct kvfi_transport *transport, int64_t now_ns);
 void kvfi_sink_message(struct kvfi_transport *transport, struct kvfi_link *link,
                        const struct kvfi_direct_message *message);
 /* The peer's socket is at its end: it writes no more. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/array.h"
@@ -17,6 +18,7 @@ struct kvfi_link *kvfi_link_create(struct kvfi_transport *transport, int fd, boo
     if (!link) goto done;
     link->owner = transport;
     link->fd = fd;
+    link->pidfd = -1;
     link->outgoing = outgoing;
     link->state = KVFI_LINK_GREETING;
     link->next = transport->links;
@@ -39,7 +41,8 @@ void kvfi_link_bury(struct kvfi_transport *transport, struct kvfi_link *link)
     else transport->links = link->next;
     if (link->next) link->next->previous = link->previous;
     if (link->fd >= 0) close(link->fd);
-    link->fd = -1;
+    if (link->pidfd >= 0) close(link->pidfd);
+    link->fd = link->pidfd = -1;
     while (link->out_first) {
         struct kvfi_packet *packet = link->out_first;
 
@@ -65,7 +68,11 @@ void kvfi_link_free_buried(struct kvfi_transport *transport)
 enum kvf_status kvfi_link_watch(struct kvfi_transport *transport, struct kvfi_link *link)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = link};
+    struct epoll_event on_death = {.events = EPOLLIN, .data.ptr = (char *)link + KVFI_LINK_DEATH};
 
+    /* Old kernels know no such descriptor: then the end of the socket alone tells. */
+    if (!transport->scheme->same_process) link->pidfd = (int)syscall(SYS_pidfd_open, link->pid, 0);
+    if (link->pidfd >= 0) epoll_ctl(transport->epoll, EPOLL_CTL_ADD, link->pidfd, &on_death);
     link->events = EPOLLIN;
     return epoll_ctl(transport->epoll, EPOLL_CTL_ADD, link->fd, &event) == 0 ? KVF_OK : KVF_ERR_SYSTEM;
 }
@@ -164,9 +171,10 @@ ssize_t kvfi_link_receive(struct kvfi_link *link, uint8_t *packet, int *fds, siz
     ssize_t got;
 
     *fd_count = 0;
+    /* A reset is told once, before what the peer had sent: that is read all the same. */
     do {
         got = recvmsg(link->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    } while (got < 0 && errno == EINTR);
+    } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
     if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? -1 : 0;
     for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
         if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,6 +13,8 @@
 #include "transport/direct/direct.h"
 
 enum { PROBE_WORDS = 512 };
+
+#define ACCEPT_PAUSE_NS (100 * KVFI_MS)
 
 enum kvf_status kvfi_direct_arm(struct kvfi_transport *transport, const struct kvfi_arm *arm, struct kvf_error *error)
 {
@@ -87,6 +90,22 @@ void kvfi_sink_drop(struct kvfi_transport *transport, struct kvfi_link *link, co
     }
 }
 
+static void watch_listener(struct kvfi_transport *transport, uint32_t events)
+{
+    struct epoll_event event = {.events = events, .data.ptr = &transport->listener};
+
+    epoll_ctl(transport->epoll, EPOLL_CTL_MOD, transport->listener, &event);
+}
+
+int64_t kvfi_sink_listen_again(struct kvfi_transport *transport, int64_t now_ns)
+{
+    if (transport->accept_again_ns != 0 && transport->accept_again_ns <= now_ns) {
+        transport->accept_again_ns = 0;
+        watch_listener(transport, EPOLLIN);
+    }
+    return transport->accept_again_ns;
+}
+
 void kvfi_sink_accept(struct kvfi_transport *transport)
 {
     for (;;) {
@@ -95,6 +114,13 @@ void kvfi_sink_accept(struct kvfi_transport *transport)
         uid_t uid;
         pid_t pid;
 
+        if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
+        if (fd < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+            /* No descriptors left: the listener stays readable, so it is not asked for a while. */
+            kvfi_logf(transport->log, KVF_LOG_WARN, "%s: accept: %s", transport->scheme->name, strerror(errno));
+            transport->accept_again_ns = kvfi_now_ns() + ACCEPT_PAUSE_NS;
+            watch_listener(transport, 0);
+        }
         if (fd < 0) break;
         if (!kvfi_link_credentials(fd, &pid, &uid) || uid != geteuid() ||
             (transport->scheme->same_process && pid != getpid())) {
@@ -233,6 +259,24 @@ static void fail_inbound(struct kvfi_transport *transport, struct kvfi_link *lin
         kvfi_tell_grant_failed(&transport->queue, grant->number, (enum kvf_status)error->status, error->text);
 }
 
+/* Checks the writer's byte count against a binding of this side. Binding takes a while, so the lock is given up; only
+ * this thread frees links, but the chunk may be gone when it comes back. */
+static void check_bytes(struct kvfi_transport *transport, struct kvfi_link *link, struct kvfi_arrival *arrival)
+{
+    struct kvfi_chunk_head head = arrival->head;
+    struct kvfi_inbound *inbound;
+    struct kvf_error error;
+    enum kvf_status status;
+
+    kvfi_grant_acquire(arrival->grant);
+    pthread_mutex_unlock(&transport->lock);
+    status = kvfi_arrival_bind(arrival, false, &error);
+    kvfi_grant_release(arrival->grant);
+    pthread_mutex_lock(&transport->lock);
+    inbound = find_inbound(link, head.grant, head.index);
+    if (status != KVF_OK && inbound) fail_inbound(transport, link, inbound, &error);
+}
+
 /* The answer goes out before the binding is checked: the peer copies meanwhile, and is stopped if it must be. */
 static void open_chunk(struct kvfi_transport *transport, struct kvfi_link *link, const struct kvfi_chunk_head *head)
 {
@@ -252,9 +296,7 @@ static void open_chunk(struct kvfi_transport *transport, struct kvfi_link *link,
     inbound->next = link->inbound;
     link->inbound = inbound;
     kvfi_grant_begin_write(inbound->arrival->grant);
-    if (inbound->arrival->state != KVFI_ARRIVAL_PLACED &&
-        kvfi_arrival_bind(inbound->arrival, false, &error) != KVF_OK)
-        fail_inbound(transport, link, inbound, &error);
+    check_bytes(transport, link, inbound->arrival);
 }
 
 static void close_chunk(struct kvfi_transport *transport, struct kvfi_link *link, struct kvfi_inbound *inbound)

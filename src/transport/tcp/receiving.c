@@ -224,8 +224,7 @@ static void start_data(struct kvfi_conn *conn)
         answer(conn, chunk, KVF_ERR_REFUSED, error.text);
         return;
     }
-    if (!receiving->arrival->binding && receiving->arrival->state != KVFI_ARRIVAL_PLACED)
-        status = kvfi_arrival_bind(receiving->arrival, true, &error);
+    status = kvfi_arrival_bind(receiving->arrival, true, &error);
     if (status != KVF_OK) {
         fail_frame(conn, &error);
         return;
