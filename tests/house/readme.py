@@ -34,7 +34,7 @@ def tensors(path):
 
 
 def main():
-    program, root = map(Path, sys.argv[1:3])
+    program, root = (Path(argument).resolve() for argument in sys.argv[1:3])
     layouts, directory, prefill, decode = blocks((root / "README.md").read_text(encoding="utf-8"))
     environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
     with tempfile.TemporaryDirectory() as folder:
