@@ -112,6 +112,13 @@ KVF_API enum kvf_status kvf_engine_offer_ready(kvf_engine *engine, const char *t
                                                int64_t layer_first, int64_t layer_end, int64_t ready_tokens,
                                                struct kvf_error *error);
 
+/** Flags of a pull. */
+enum kvf_pull_flag {
+    /** Wait for an instance that the directory does not know, as for an incomplete one (incomplete_timeout_ns); a line
+     *  in the log says so. */
+    KVF_PULL_AWAIT_INSTANCE = 1
+};
+
 /** A pull on the decode side. Arrays are copied. */
 struct kvf_pull {
     size_t struct_size;     /**< set by kvf_pull_init */
@@ -123,6 +130,7 @@ struct kvf_pull {
     const struct kvf_id_list *groups; /**< destination block ids, one list per group of the layout */
     size_t group_count;
     int64_t timeout_ns;     /**< the pull fails so long after it was made; default 60 s */
+    uint64_t flags;         /**< enum kvf_pull_flag; default 0 */
 };
 
 /** Fills `pull` with the defaults. `size` is sizeof(struct kvf_pull) as the caller compiled it. */
@@ -132,8 +140,9 @@ KVF_API void kvf_pull_init(struct kvf_pull *pull, size_t size);
  *  KVF_EVENT_PULL_DONE.
  *  @return KVF_OK; KVF_ERR_EXISTS ("transfer "x" attempt 0 is pulled already"); KVF_ERR_SUPERSEDED; KVF_ERR_IDS;
  *          KVF_ERR_INVALID_ARGUMENT; KVF_ERR_AGAIN; KVF_ERR_CLOSED (draining). What the peer side finds comes as an
- *          event: an instance that the directory has never listed fails the pull at once (KVF_ERR_NOT_FOUND), an
- *          incomplete one is waited for (KVF_ERR_INCOMPLETE after incomplete_timeout_ns), and so on. */
+ *          event: an instance that the directory has never listed fails the pull at once (KVF_ERR_NOT_FOUND;
+ *          with KVF_PULL_AWAIT_INSTANCE after incomplete_timeout_ns), an incomplete one is waited for
+ *          (KVF_ERR_INCOMPLETE after incomplete_timeout_ns), and so on. */
 KVF_API enum kvf_status kvf_engine_pull(kvf_engine *engine, const struct kvf_pull *pull, struct kvf_error *error);
 
 /** Cancels an offer or a pull of this id and attempt. The terminal event comes, with KVF_ERR_CANCELLED, unless it was

@@ -40,6 +40,7 @@ static int pull(struct worker *worker, const struct worker_options *worker_optio
     pull.groups = worker->lists.groups;
     pull.group_count = worker->lists.count;
     pull.timeout_ns = worker_options->timeout_ns;
+    pull.flags = KVF_PULL_AWAIT_INSTANCE; /* terminals are started in any order */
     if (kvf_engine_pull(worker->engine, &pull, &error) != KVF_OK)
         return cli_library_error(worker->command, NULL, &error);
     if (worker_options->verbose)
@@ -193,8 +194,8 @@ const struct cli_command cli_decode_command = {
     .about = "Announces itself in the directory, pulls this rank's part of a transfer from the prefill instance\n"
              "into blocks as the layout says, and writes it as a safetensors file. The file has all layers and heads;\n"
              "with several ranks each writes its own part, and the file is whole when all have ended with 0.\n"
-             "The directory must know the prefill instance; ranks of it that are missing, and an offer that is not\n"
-             "made yet, are waited for until --timeout.",
+             "A prefill instance that is not there yet, ranks of it that are missing, and an offer that is not made\n"
+             "yet are waited for until --timeout.",
     .options = options,
     .examples = "  kvferry decode D.json --instance d --from p --rank 0,0,0 --transfer t1 --tokens 353 \\\n"
                 "      --out moved.safetensors --directory http://127.0.0.1:8700",

@@ -83,10 +83,12 @@ static enum kvf_status check_pull(const kvf_engine *engine, struct kvf_pull *pul
         status = check_number("token_begin", pull->token_begin, 0, pull->token_end, error);
     if (status == KVF_OK)
         status = check_number("timeout_ns", pull->timeout_ns, KVFI_MS, MAX_TIMEOUT_NS, error);
+    if (status == KVF_OK && (pull->flags & ~(uint64_t)KVF_PULL_AWAIT_INSTANCE) != 0)
+        status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "flags are 0x%" PRIx64 ", only 0x%x is known", pull->flags,
+                           (unsigned)KVF_PULL_AWAIT_INSTANCE);
     if (status == KVF_OK)
         status = kvfi_block_ids_check(engine->layout, pull->groups, pull->group_count, pull->token_begin,
-                                      pull->token_end,
-                                error);
+                                      pull->token_end, error);
     return status;
 }
 
@@ -206,6 +208,7 @@ static struct kvfi_pull_job *make_pull(const struct kvf_pull *own)
     pull->token_begin = own->token_begin;
     pull->token_end = own->token_end;
     pull->timeout_ns = own->timeout_ns;
+    pull->flags = own->flags;
     pull->group_count = own->group_count;
     pull->started_ns = kvfi_now_ns();
     return pull;

@@ -45,6 +45,8 @@ struct kvfi_resolve {
     struct kvf_rank rank;      /* of the destination */
     uint64_t incarnation;      /* of the destination rank */
     bool check_places;         /* the destination is this rank: check its places too */
+    bool await_source;         /* a source that the directory does not know may still come */
+    bool told;                 /* ... and the log has it that it is waited for */
     int64_t fresh_ns;          /* answers to queries made earlier do not count */
     int64_t began_ns, deadline_ns;
     void (*done)(kvf_engine *engine, struct kvfi_resolve *resolve, struct kvfi_match *match,

@@ -37,6 +37,7 @@ struct kvfi_pull_job {
     char transfer[KVF_TRANSFER_ID_BYTES];
     char from[KVF_INSTANCE_NAME_BYTES];
     int64_t attempt, request_tokens, token_begin, token_end, timeout_ns;
+    uint64_t flags;
     struct kvf_id_list *groups;
     size_t group_count;
     struct kvfi_transfer life;

@@ -378,6 +378,7 @@ void kvfi_pull_begin(kvf_engine *engine, struct kvfi_pull_job *pull)
     resolve->rank = engine->settings.rank;
     resolve->incarnation = engine->incarnation;
     resolve->check_places = true;
+    resolve->await_source = (pull->flags & KVF_PULL_AWAIT_INSTANCE) != 0;
     resolve->done = on_resolved;
     incomplete = pull->started_ns + engine->settings.incomplete_timeout_ns;
     kvfi_resolve_begin(engine, resolve, !kvfi_source_alive(engine, pull->from),

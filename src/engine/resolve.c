@@ -130,7 +130,14 @@ static enum readiness look(kvf_engine *engine, struct kvfi_resolve *resolve, str
     if (instance->last.status == KVF_ERR_NOT_FOUND) {
         kvfi_fail(error, KVF_ERR_NOT_FOUND, "instance \"%s\" is not known to the directory at %s", instance->name,
                   kvf_engine_directory_url(engine));
-        return known == NULL ? FAILED : INCOMPLETE; /* known once: the directory may have been restarted */
+        if (known != NULL) /* known once: the directory may have been restarted */
+            return INCOMPLETE;
+        if (!resolve->await_source || strcmp(instance->name, resolve->source) != 0)
+            return FAILED;
+        if (!resolve->told)
+            kvfi_logf(&engine->log, KVF_LOG_WARN, "%s waits: %s", engine->self, error->text);
+        resolve->told = true;
+        return INCOMPLETE;
     }
     if (instance->last.status != KVF_OK && (known == NULL || !known->complete)) {
         *error = instance->last;

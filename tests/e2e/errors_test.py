@@ -47,8 +47,19 @@ class Errors(JobTest):
 
     def test_unknown_instance(self):
         self.directory()
-        process = self.decode(self.decode_layout(), "0,0,0")
-        self.ends(process, 4, f'instance "p" is not known to the directory at {self.url}')
+        process = self.decode(self.decode_layout(), "0,0,0", "--timeout", 1)
+        unknown = f'instance "p" is not known to the directory at {self.url}'
+        self.ends(process, 4, f"kvferry warning: d/pp0.cp0.tp0 waits: {unknown}", f"kvferry decode: {unknown}")
+        self.assertEqual(process.stderr.count("waits:"), 1, str(process))
+
+    def test_decode_before_prefill(self):
+        self.directory()
+        decode = self.decode(self.decode_layout(), "0,0,0", "--out", self.moved())
+        decode.wait_for("waits: ")
+        prefill = self.offer(self.prefill_layout(), "0,0,0")
+        self.ends(decode, 0)
+        self.ends(prefill, 0)
+        self.assert_moved()
 
     def test_incomplete_instance(self):
         self.directory()

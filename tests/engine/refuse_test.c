@@ -108,6 +108,37 @@ static void test_unknown_and_incomplete(void **unused)
     kit_close(&source);
 }
 
+/* With KVF_PULL_AWAIT_INSTANCE an unknown instance is waited for, as an incomplete one is. */
+static void test_awaited(void **unused)
+{
+    struct kvf_instance_recipe recipe = kit_recipe();
+    struct kit_side destination;
+    struct kvf_pull pull;
+    struct kvf_error error;
+    int64_t ids[BLOCKS], begun;
+    char expected[256];
+    (void)unused;
+    open_with(&destination, "d", &recipe, NULL, impatient);
+    kit_ids(&destination, 0, BLOCKS, ids);
+    kvf_pull_init(&pull, sizeof pull);
+    pull.transfer = "a";
+    pull.from = "q";
+    pull.request_tokens = pull.token_end = TOKENS;
+    pull.groups = &(struct kvf_id_list){ids, BLOCKS, 0};
+    pull.group_count = 1;
+    pull.flags = 2;
+    assert_int_equal(kvf_engine_pull(destination.ranks[0].engine, &pull, &error), KVF_ERR_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "flags are 0x2, only 0x1 is known");
+    pull.flags = KVF_PULL_AWAIT_INSTANCE;
+    begun = kit_now_ns();
+    assert_int_equal(kvf_engine_pull(destination.ranks[0].engine, &pull, &error), KVF_OK);
+    snprintf(expected, sizeof expected, "instance \"q\" is not known to the directory at %s",
+             kit_directory(&destination));
+    expect_failure(&destination, 0, "a", KVF_ERR_NOT_FOUND, expected);
+    assert_true(kit_now_ns() - begun >= 200 * MS);
+    kit_close(&destination);
+}
+
 static void test_an_instance_that_becomes_complete(void **unused)
 {
     struct kvf_instance_recipe recipe = kit_recipe();
@@ -346,6 +377,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_instances_that_cannot_be_joined),
         cmocka_unit_test(test_unknown_and_incomplete),
+        cmocka_unit_test(test_awaited),
         cmocka_unit_test(test_an_instance_that_becomes_complete),
         cmocka_unit_test(test_nobody_answers),
         cmocka_unit_test(test_one_of_two_does_not_answer),
