@@ -13,4 +13,8 @@ if [ -n "$destdir" ]; then
     DESTDIR=$destdir meson install -C build-install --no-rebuild
 else
     meson install -C build-install --no-rebuild
+    # So that programs find the library, if the loader searches the prefix at all.
+    if [ "$(id -u)" -eq 0 ] && command -v ldconfig >/dev/null; then
+        ldconfig
+    fi
 fi
