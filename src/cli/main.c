@@ -47,6 +47,10 @@ static int unknown_command(const char *name)
 {
     const char *names[sizeof(commands) / sizeof(commands[0])];
     size_t count = 0;
+    if (name[0] == '-') {
+        fprintf(stderr, "kvferry: no option %s here; 'kvferry --help' lists the commands, which come first\n", name);
+        return CLI_USAGE;
+    }
     for (size_t i = 0; i < command_count; i++) {
         if (!commands[i]->hidden)
             names[count++] = commands[i]->name;
@@ -82,7 +86,7 @@ int main(int argc, char **argv)
     const char *name = argv[1];
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0)
         return cli_finish_output(NULL, help_command(argc, argv));
-    if (strcmp(name, "--version") == 0 || strcmp(name, "version") == 0) {
+    if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0 || strcmp(name, "version") == 0) {
         printf("kvferry %s (planner %u, protocol kvferry/%d)\n", kvf_version(), kvf_planner_version(),
                KVF_PROTOCOL_VERSION);
         return cli_finish_output(NULL, CLI_OK);

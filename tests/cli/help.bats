@@ -16,12 +16,14 @@ kvferry=${KVFERRY:?the command under test}
 @test "version" {
     run "$kvferry" --version
     [ "$status" -eq 0 ]
+    [[ $("$kvferry" -V) == "$output" ]]
     [[ $output =~ ^kvferry\ [0-9]+\.[0-9]+\.[0-9]+\ \(planner\ [0-9]+,\ protocol\ kvferry/1\)$ ]]
 }
 @test "no command" { matches no-command; }
 @test "mistyped command" { matches mistyped-command paln; }
 @test "mistyped command, two letters exchanged" { matches mistyped-exchanged laoyut; }
 @test "unknown command" { matches unknown-command xylophone; }
+@test "option before the command" { matches option-first --tokens 3 plan a b; }
 @test "unknown command after help" { matches unknown-help help lyout; }
 @test "mistyped option" { matches mistyped-option plan --fragmets a b; }
 @test "mistyped option with a value" { matches mistyped-option-value layout --blok-tokens=16; }
