@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/array.h"
+#include "directory/crowd.h"
 #include "directory/listen.h"
 #include "directory/service.h"
 #include "kvferry/directory.h"
@@ -16,14 +18,17 @@
 #include "sys/log.h"
 
 #define MAX_CONNECTIONS 1024
+#define CROWD_LIMIT 896 /* the rest is room for newcomers while those dismissed leave */
 #define CONNECTION_TIMEOUT_S 10
 #define CONNECTION_MEMORY_BYTES 32768
 #define MAX_BODIES_BYTES INT64_C(268435456) /* of all requests and answers under way */
+#define PATIENCE_NS (5 * KVFI_SECOND)        /* with one that holds memory while others want it */
 #define MAX_DISCARDED_BYTES (4 * (size_t)KVFI_DIRECTORY_MAX_BODY_BYTES)
 
 struct kvf_directory {
     struct MHD_Daemon *daemon;
     struct kvfi_service service; /* of the daemon's one thread while it runs */
+    struct kvfi_crowd crowd;      /* likewise */
     int64_t bodies_bytes;
     struct kvfi_log log;
     char url[KVFI_LISTEN_URL_BYTES];
@@ -31,6 +36,7 @@ struct kvf_directory {
 
 /** One request under way. */
 struct exchange {
+    struct kvfi_guest *guest;
     struct kvfi_text body;
     size_t discarded_bytes; /* of a body that is too long */
     unsigned refused;       /* 413 or 503 once the body cannot be taken */
@@ -45,6 +51,45 @@ void kvf_directory_options_init(struct kvf_directory_options *options, size_t si
     memset(options, 0, size);
     memcpy(options, &defaults, size < sizeof defaults ? size : sizeof defaults);
     memcpy(options, &size, sizeof size);
+}
+
+/* ---- clients ---- */
+
+static void on_connection(void *context, struct MHD_Connection *connection, void **guest,
+                          enum MHD_ConnectionNotificationCode code)
+{
+    struct kvf_directory *directory = context;
+    const union MHD_ConnectionInfo *info;
+
+    if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
+        kvfi_crowd_leave(&directory->crowd, *guest);
+        *guest = NULL;
+        return;
+    }
+    info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (info) *guest = kvfi_crowd_enter(&directory->crowd, info->connect_fd, kvfi_now_ns());
+}
+
+static struct kvfi_guest *guest_of(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+
+    return info ? info->socket_context : NULL;
+}
+
+/** Counts memory that a client makes the directory hold. */
+static void hold(struct kvf_directory *directory, struct exchange *exchange, int64_t bytes)
+{
+    directory->bodies_bytes += bytes;
+    if (exchange->guest) exchange->guest->held_bytes += bytes;
+}
+
+/** Is there room for so many bytes more? If not, one that has held some for too long goes, so that there will be. */
+static bool has_room(struct kvf_directory *directory, int64_t bytes)
+{
+    if (directory->bodies_bytes + bytes <= MAX_BODIES_BYTES) return true;
+    kvfi_crowd_free_memory(&directory->crowd, kvfi_now_ns() - PATIENCE_NS);
+    return false;
 }
 
 /* ---- requests ---- */
@@ -96,16 +141,17 @@ static void take_body(struct kvf_directory *directory, struct exchange *exchange
 
     if (!exchange->refused && exchange->body.count + byte_count > KVFI_DIRECTORY_MAX_BODY_BYTES)
         exchange->refused = 413;
-    else if (!exchange->refused && directory->bodies_bytes + (int64_t)byte_count > MAX_BODIES_BYTES)
+    else if (!exchange->refused && exchange->body.count + byte_count >= before &&
+             !has_room(directory, (int64_t)byte_count))
         exchange->refused = 503;
     if (exchange->refused) {
-        directory->bodies_bytes -= (int64_t)before;
+        hold(directory, exchange, -(int64_t)before);
         kvfi_text_fini(&exchange->body);
         exchange->discarded_bytes += byte_count;
         return;
     }
     kvfi_text_append_bytes(&exchange->body, bytes, byte_count);
-    directory->bodies_bytes += (int64_t)exchange->body.capacity - (int64_t)before;
+    hold(directory, exchange, (int64_t)exchange->body.capacity - (int64_t)before);
     if (exchange->body.failed) exchange->refused = 503;
 }
 
@@ -121,12 +167,12 @@ static enum MHD_Result finish(struct kvf_directory *directory, struct MHD_Connec
 
     if (exchange->refused) return refuse(directory, connection, exchange->refused);
     kvfi_service_answer(&directory->service, &request, &answer);
-    if (directory->bodies_bytes + (int64_t)answer.body.capacity > MAX_BODIES_BYTES) {
+    if (!has_room(directory, (int64_t)answer.body.capacity)) {
         kvfi_text_fini(&answer.body);
         return refuse(directory, connection, 503);
     }
     exchange->answer_bytes = (int64_t)answer.body.capacity;
-    directory->bodies_bytes += exchange->answer_bytes;
+    hold(directory, exchange, exchange->answer_bytes);
     return queue_answer(connection, &answer);
 }
 
@@ -150,6 +196,8 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
         exchange = calloc(1, sizeof *exchange);
         *request_context = exchange;
         if (!exchange) return MHD_NO;
+        exchange->guest = guest_of(connection);
+        kvfi_crowd_renew(&directory->crowd, exchange->guest, kvfi_now_ns());
         return is_hopeless(connection) ? refuse(directory, connection, 413) : MHD_YES;
     }
     if (*upload_data_bytes == 0) return finish(directory, connection, url, method, exchange);
@@ -167,7 +215,8 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
     (void)connection;
     (void)code;
     if (!exchange) return;
-    directory->bodies_bytes -= (int64_t)exchange->body.capacity + exchange->answer_bytes;
+    hold(directory, exchange, -((int64_t)exchange->body.capacity + exchange->answer_bytes));
+    kvfi_crowd_renew(&directory->crowd, exchange->guest, kvfi_now_ns());
     kvfi_text_fini(&exchange->body);
     free(exchange);
     *request_context = NULL;
@@ -182,6 +231,15 @@ static int64_t wall_clock_us(void)
 
     clock_gettime(CLOCK_REALTIME, &now);
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+/** At most half of the process's descriptors: it may have other work. */
+static size_t crowd_limit(void)
+{
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur / 2 >= CROWD_LIMIT) return CROWD_LIMIT;
+    return (size_t)files.rlim_cur / 2;
 }
 
 static enum kvf_status check_options(const struct kvf_directory_options *options, struct kvf_error *error)
@@ -210,7 +268,7 @@ static enum kvf_status start(struct kvf_directory *directory, const struct kvf_d
         flags, 0, NULL, NULL, on_request, directory, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)MAX_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_TIMEOUT_S,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
-        directory, MHD_OPTION_END);
+        directory, MHD_OPTION_NOTIFY_CONNECTION, on_connection, directory, MHD_OPTION_END);
     if (directory->daemon) return KVF_OK;
     close(fd);
     return kvfi_fail(error, KVF_ERR_SYSTEM, "directory: cannot start serving on %s", directory->url);
@@ -241,6 +299,7 @@ enum kvf_status kvf_directory_open(const struct kvf_directory_options *options, 
     kvfi_bootstrap_init(&directory->service.bootstrap, own.max_ranks);
     directory->service.with_bootstrap = own.flags & KVF_DIRECTORY_VLLM_BOOTSTRAP;
     directory->service.opened_ns = kvfi_now_ns();
+    directory->crowd.limit = crowd_limit();
     status = start(directory, &own, error);
     if (status != KVF_OK) goto done;
     kvfi_logf(&directory->log, KVF_LOG_INFO, "directory serves at %s", directory->url);

@@ -8,9 +8,11 @@ import concurrent.futures
 import http.client
 import json
 import re
+import resource
 import socket
 import subprocess
 import sys
+import threading
 import time
 import unittest
 import urllib.error
@@ -56,6 +58,13 @@ class Directory:
 
     def register(self, **changes):
         return self.ask("/v1/register", claim(**changes))[:2]
+
+
+def allow_descriptors(count):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = count if hard == resource.RLIM_INFINITY else min(hard, count)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def claim(instance="p", incarnation=1, tp=0, expected=1, **changes):
@@ -259,6 +268,69 @@ class Endpoints(unittest.TestCase):
         idle[0].sendall(b"\x00\x01\x02\r\n\r\n")
         idle[1].sendall(b"POST /v1/register HTTP/1.1\r\nContent-Length: 100\r\nHost: x\r\n\r\nhalf")
         idle[2].sendall(b"G")
+        self.assertEqual(self.directory.ask("/v1/health")[0], 200)
+
+    def trickle(self, clients, beat):
+        """Sends a byte to each client now and then; those that are turned away leave the list."""
+        stop = threading.Event()
+
+        def run():
+            while not stop.wait(0.05):
+                for one in list(clients):
+                    try:
+                        one.send(beat)
+                    except OSError:
+                        clients.remove(one)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(stop.set)
+
+    def connect(self, count, begin):
+        clients = []
+        for _ in range(count):
+            clients.append(socket.create_connection(("127.0.0.1", self.directory.port), 20))
+            self.addCleanup(clients[-1].close)
+            clients[-1].sendall(begin)
+        return clients
+
+    def test_clients_that_never_come_to_an_end(self):
+        """More of them than the directory has room for, none ever silent: those who have something to say are served,
+        also on connections that came first."""
+        allow_descriptors(4000)
+        self.directory = Directory()
+        self.addCleanup(self.directory.close)
+        rows = [("headers", b"GET /v1/health HTTP/1.1\r\nX: "),
+                ("bodies", b"POST /v1/register HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n")]
+        for name, begin in rows:
+            with self.subTest(name):
+                kept = http.client.HTTPConnection("127.0.0.1", self.directory.port, timeout=20)
+                self.addCleanup(kept.close)
+                clients = self.connect(800, begin)
+                kept.request("GET", "/v1/health")
+                self.assertEqual(kept.getresponse().read()[:14], b'{"status":"ok"')
+                clients += self.connect(800, begin)
+                self.trickle(clients, b"a")
+                deadline = time.monotonic() + 20
+                while len(clients) == 1600:  # those that came first are turned away
+                    self.assertLess(time.monotonic(), deadline)
+                    self.assertEqual(self.directory.ask("/v1/health")[0], 200)
+                self.assertGreater(len(clients), 500)
+                self.assertEqual(self.directory.register()[0], 200)
+
+    def test_bodies_that_never_come_to_an_end(self):
+        """All memory for bodies is taken by clients that go on sending: after a while they make room."""
+        head = b"POST /v1/register HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % MAX_BODY
+        clients = self.connect(16, head + b" " * (MAX_BODY - 1000))
+        body = json.dumps(claim()).encode() + b" " * 65536
+        deadline = time.monotonic() + 5
+        while self.directory.ask("/v1/register", body)[0] != 503:
+            self.assertLess(time.monotonic(), deadline)  # the last of those bodies may still be on their way
+        self.trickle(clients, b" ")
+        deadline = time.monotonic() + 30
+        while self.directory.ask("/v1/register", body)[0] != 200:
+            self.assertLess(time.monotonic(), deadline)
         self.assertEqual(self.directory.ask("/v1/health")[0], 200)
 
     def test_64_clients_at_once(self):
