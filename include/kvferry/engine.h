@@ -94,7 +94,7 @@ struct kvf_offer {
     const struct kvf_id_list *groups; /**< block ids, one list per group of the layout */
     size_t group_count;
     int64_t ready_tokens;   /**< tokens computed already in all layers; request_tokens = the whole offer is ready */
-    int64_t timeout_ns;     /**< the offer ends so long after it was made; default 60 s */
+    int64_t timeout_ns;     /**< the offer ends so long after this call, also while bytes flow; default 60 s */
 };
 
 /** Fills `offer` with the defaults. `size` is sizeof(struct kvf_offer) as the caller compiled it. */
@@ -129,7 +129,7 @@ struct kvf_pull {
     int64_t token_begin, token_end; /**< the range wanted: [cached prefix, request_tokens) usually */
     const struct kvf_id_list *groups; /**< destination block ids, one list per group of the layout */
     size_t group_count;
-    int64_t timeout_ns;     /**< the pull fails so long after it was made; default 60 s */
+    int64_t timeout_ns;     /**< the pull fails so long after this call, also while bytes flow; default 60 s */
     uint64_t flags;         /**< enum kvf_pull_flag; default 0 */
 };
 
