@@ -25,6 +25,13 @@ static bool same_epochs(const struct kvfi_match *a, const struct kvfi_match *b)
                       a->destination->answer.instance->epoch == b->destination->answer.instance->epoch);
 }
 
+/* Another process has taken the place of the one that is being greeted; all that waits for it goes on waiting. */
+static void greet_anew(kvf_engine *engine, struct kvfi_peer *peer)
+{
+    if (!peer->resolve.pending)
+        kvfi_source_greet(engine, peer, true);
+}
+
 struct kvfi_peer *kvfi_source_need(kvf_engine *engine, struct kvfi_match *match, size_t index)
 {
     const struct kvfi_directory_rank *rank = kvfi_view_rank(match->source, index);
@@ -36,6 +43,10 @@ struct kvfi_peer *kvfi_source_need(kvf_engine *engine, struct kvfi_match *match,
         peer = kvfi_peer_create(engine, KVFI_PEER_SOURCE, instance, &rank->rank);
     if (peer == NULL)
         return NULL;
+    if (peer->life.state == KVFI_PEER_GREETING && peer->incarnation != rank->incarnation) {
+        greet_anew(engine, peer);
+        return peer;
+    }
     if (peer->incarnation != 0 && peer->incarnation != rank->incarnation) {
         kvfi_fail(&error, KVF_ERR_STALE, "%s was restarted", peer->name);
         kvfi_peer_fail(engine, peer, KVFI_PEER_ON_RESTART, &error);
@@ -85,14 +96,21 @@ static void on_resolved(kvf_engine *engine, struct kvfi_resolve *resolve, struct
                         const struct kvf_error *error)
 {
     struct kvfi_peer *peer = KVFI_HOLDER(resolve, struct kvfi_peer, resolve);
-    struct kvf_error gone = {.position = -1};
+    struct kvf_error gone = {.position = -1}, mute = peer->error;
+    bool silent = peer->silent;
     size_t index;
 
+    peer->silent = false;
     if (match == NULL) {
-        kvfi_peer_fail(engine, peer, KVFI_PEER_ON_FAIL, error);
+        kvfi_peer_fail(engine, peer, KVFI_PEER_ON_FAIL, silent ? &mute : error);
         return;
     }
     index = kvfi_view_find(match->source, &peer->rank);
+    if (silent && index < kvfi_view_ranks(match->source) &&
+        kvfi_view_rank(match->source, index)->incarnation == peer->incarnation) {
+        kvfi_peer_fail(engine, peer, KVFI_PEER_ON_FAIL, &mute);
+        return;
+    }
     if (index == kvfi_view_ranks(match->source)) {
         kvfi_fail(&gone, KVF_ERR_STALE, "%s is not registered any more", peer->name);
         kvfi_peer_fail(engine, peer, KVFI_PEER_ON_FAIL, &gone);
@@ -123,7 +141,42 @@ void kvfi_source_greet(kvf_engine *engine, struct kvfi_peer *peer, bool again)
     resolve->incarnation = engine->incarnation;
     resolve->check_places = true;
     resolve->done = on_resolved;
-    kvfi_resolve_begin(engine, resolve, true, kvfi_now_ns() + engine->settings.incomplete_timeout_ns);
+    kvfi_resolve_begin(engine, resolve, true,
+                       kvfi_now_ns() + (peer->silent ? 0 : engine->settings.incomplete_timeout_ns));
+}
+
+void kvfi_source_silent(kvf_engine *engine, struct kvfi_peer *peer, const struct kvf_error *error)
+{
+    peer->error = *error;
+    peer->silent = true;
+    kvfi_source_greet(engine, peer, true);
+}
+
+void kvfi_sources_review(kvf_engine *engine, const struct kvfi_instance *instance)
+{
+    for (struct kvfi_peer *peer = engine->peers; peer != NULL; peer = peer->next) {
+        size_t index;
+        if (peer->role != KVFI_PEER_SOURCE || peer->life.state != KVFI_PEER_GREETING ||
+            strcmp(peer->instance, instance->name) != 0)
+            continue;
+        index = kvfi_view_find(instance->view, &peer->rank);
+        if (index < kvfi_view_ranks(instance->view) &&
+            kvfi_view_rank(instance->view, index)->incarnation != peer->incarnation)
+            greet_anew(engine, peer);
+    }
+}
+
+void kvfi_sources_confirm(kvf_engine *engine)
+{
+    for (struct kvfi_peer *peer = engine->peers; peer != NULL; peer = peer->next) {
+        struct kvfi_instance *instance;
+        if (peer->role != KVFI_PEER_SOURCE || peer->life.state != KVFI_PEER_GREETING || peer->resolve.pending)
+            continue;
+        instance = kvfi_instance_get(engine, peer->instance);
+        if (instance != NULL && instance->last.status == KVF_ERR_DIRECTORY &&
+            kvfi_now_ns() - instance->asked_ns >= KVFI_ASK_AGAIN_NS)
+            kvfi_instance_ask(engine, instance);
+    }
 }
 
 /* ---- hello_ack --------------------------------------------------------------------------------------------- */
@@ -204,8 +257,10 @@ void kvfi_source_on_ack(kvf_engine *engine, struct kvfi_peer *peer, struct kvfi_
     struct kvf_error error = {.position = -1};
     enum kvf_status status;
 
-    if (peer->life.state != KVFI_PEER_GREETING || peer->resolve.pending)
+    if (peer->life.state != KVFI_PEER_GREETING || (peer->resolve.pending && !peer->silent))
         return;
+    kvfi_resolve_cancel(engine, &peer->resolve); /* late, but here */
+    peer->silent = false;
     if (ack->status != KVF_OK) {
         status = kvfi_fail(&error, (enum kvf_status)ack->status, "%s refuses: %s", peer->name, ack->text);
         kvfi_peer_fail(engine, peer, refusal_kind(status), &error);

@@ -8,9 +8,10 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "engine/peers.h"
 
 enum { MAX_INSTANCES = 1024 };
-#define KNOWN_TIMEOUT_NS (500 * KVFI_MS) /* for an instance that is known: what is known will do */
+#define KNOWN_TIMEOUT_NS (500 * KVFI_MS) /* for an instance that is known: what is known will do until it answers */
 
 /* ---- views ------------------------------------------------------------------------------------------------- */
 
@@ -122,7 +123,8 @@ void kvfi_instance_ask(kvf_engine *engine, struct kvfi_instance *instance)
 
     if (instance->asking)
         return;
-    if (instance->view != NULL && instance->view->answer.instance->complete && timeout_ns > KNOWN_TIMEOUT_NS)
+    if (instance->view != NULL && instance->view->answer.instance->complete &&
+        instance->last.status != KVF_ERR_DIRECTORY && timeout_ns > KNOWN_TIMEOUT_NS)
         timeout_ns = KNOWN_TIMEOUT_NS;
     instance->cookie = ++engine->next_cookie;
     instance->asked_ns = kvfi_now_ns();
@@ -170,6 +172,7 @@ static void take_answer(kvf_engine *engine, struct kvfi_instance *instance, stru
         kvfi_matches_drop(engine, instance->view);
     kvfi_view_release(instance->view);
     instance->view = view;
+    kvfi_sources_review(engine, instance);
 }
 
 static void take_registered(kvf_engine *engine, const struct kvfi_directory_result *result)
@@ -214,6 +217,7 @@ void kvfi_directory_dispatch(kvf_engine *engine)
         kvfi_directory_result_fini(&result);
     }
     kvfi_resolves_run(engine);
+    kvfi_sources_confirm(engine);
 }
 
 void kvfi_instances_fini(kvf_engine *engine)

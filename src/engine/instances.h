@@ -5,6 +5,8 @@
 
 #include "engine/engine.h"
 
+#define KVFI_ASK_AGAIN_NS (50 * KVFI_MS) /* between two questions about one instance that still lacks an answer */
+
 /** One answer of the directory. Counted. */
 struct kvfi_view {
     int references;

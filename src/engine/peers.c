@@ -166,6 +166,8 @@ static void fail_waiting(kvf_engine *engine, struct kvfi_peer *peer)
         kvfi_sink_answer(engine, peer);
         return;
     }
+    kvfi_resolve_cancel(engine, &peer->resolve);
+    peer->silent = false;
     drop_route(engine, peer);
     kvfi_source_flush_releases(engine, peer, false);
     kvfi_writers_peer_failed(engine, peer);
@@ -290,7 +292,7 @@ static void on_timer(kvf_engine *engine, struct kvfi_timer *timer)
         kvfi_fail(&error, KVF_ERR_UNREACHABLE, "%s does not answer at %s within %" PRId64 " ms", peer->name,
                   peer->match == NULL ? "its endpoint" : kvfi_view_rank(peer->match->source, peer->index)->channel,
                   engine->settings.connect_timeout_ns / KVFI_MS);
-        kvfi_peer_fail(engine, peer, KVFI_PEER_ON_FAIL, &error);
+        kvfi_source_silent(engine, peer, &error);
     } else if (peer->life.state == KVFI_PEER_READY && peer->active > 0) {
         if (now - peer->heard_ns <= silence_ns(engine)) {
             ping(engine, peer, now);

@@ -51,6 +51,7 @@ struct kvfi_peer {
     kvf_layout *layout;          /* the peer's, once greeted */
     struct kvfi_resolve resolve; /* sink: before the answer; source: when asked to look again */
     struct kvfi_message hello;   /* sink: being checked */
+    bool silent;                 /* source: no answer to hello; the directory is asked whether it is still there */
     int64_t greeted_ns, heard_ns, pinged_ns;
     struct kvfi_timer timer;     /* greeting: the deadline; ready: pings */
     struct kvfi_writer_job *writers; /* source */
@@ -94,6 +95,12 @@ void kvfi_peers_forgive(kvf_engine *engine);
 /* greet.c: the pull side */
 struct kvfi_peer *kvfi_source_need(kvf_engine *engine, struct kvfi_match *match, size_t index);
 void kvfi_source_greet(kvf_engine *engine, struct kvfi_peer *peer, bool again);
+/** It has not answered hello: asks the directory whether another process took its place; if not, fails with `error`. */
+void kvfi_source_silent(kvf_engine *engine, struct kvfi_peer *peer, const struct kvf_error *error);
+/** The directory says something new of an instance: ranks that are being greeted may be others now. */
+void kvfi_sources_review(kvf_engine *engine, const struct kvfi_instance *instance);
+/** Asks the directory again about instances that are greeted on an old word of it. */
+void kvfi_sources_confirm(kvf_engine *engine);
 void kvfi_source_on_ack(kvf_engine *engine, struct kvfi_peer *peer, struct kvfi_message *message);
 void kvfi_source_release(kvf_engine *engine, struct kvfi_peer *peer, const char *transfer, int64_t attempt,
                          enum kvf_status status);

@@ -9,7 +9,6 @@
 #include "engine/instances.h"
 
 enum { MAX_MATCHES = 1024 };
-#define ASK_AGAIN_NS (50 * KVFI_MS)
 
 /* ---- matches ----------------------------------------------------------------------------------------------- */
 
@@ -167,6 +166,16 @@ static enum kvf_status check_rank(kvf_engine *engine, struct kvfi_resolve *resol
     return KVF_OK;
 }
 
+/* What is known is older than the wish, and the directory's silence makes it no newer. */
+static void ask_for_newer(kvf_engine *engine, struct kvfi_resolve *resolve, struct kvfi_instance *instance, int64_t now)
+{
+    resolve->fresh_ns = resolve->began_ns;
+    if (now - instance->asked_ns >= KVFI_ASK_AGAIN_NS)
+        kvfi_instance_ask(engine, instance);
+    if (!engine->resolve_timer.armed)
+        kvfi_timer_arm(&engine->timers, &engine->resolve_timer, now + KVFI_ASK_AGAIN_NS);
+}
+
 /* Returns true when there is an answer: a match, or an error in `error`. */
 static bool evaluate(kvf_engine *engine, struct kvfi_resolve *resolve, int64_t now, struct kvfi_match **match,
                      struct kvf_error *error)
@@ -191,15 +200,18 @@ static bool evaluate(kvf_engine *engine, struct kvfi_resolve *resolve, int64_t n
                       kvf_engine_directory_url(engine));
         resolve->again = a != WAITING && b != WAITING;
         if (resolve->again && !engine->resolve_timer.armed)
-            kvfi_timer_arm(&engine->timers, &engine->resolve_timer, now + ASK_AGAIN_NS);
+            kvfi_timer_arm(&engine->timers, &engine->resolve_timer, now + KVFI_ASK_AGAIN_NS);
         return (a == INCOMPLETE || b == INCOMPLETE) && now >= resolve->deadline_ns;
     }
     index = kvfi_view_find(destination->view, &resolve->rank);
     if (check_rank(engine, resolve, destination->view, index, error) != KVF_OK) {
-        if (destination->answered_ns >= resolve->began_ns)
+        bool silent = destination->last.status == KVF_ERR_DIRECTORY;
+        if (silent ? now >= resolve->deadline_ns : destination->answered_ns >= resolve->began_ns) {
+            if (silent)
+                *error = destination->last;
             return true;
-        resolve->fresh_ns = resolve->began_ns; /* what is known is older than the wish: ask once more */
-        kvfi_instance_ask(engine, destination);
+        }
+        ask_for_newer(engine, resolve, destination, now);
         return false;
     }
     if (get_match(engine, source->view, destination->view, index, resolve->check_places, match, error) != KVF_OK)

@@ -4,6 +4,8 @@
 
     source_test.py DIRECTORY_HOST WORKER
 """
+import os
+import signal
 import sys
 import unittest
 
@@ -22,18 +24,13 @@ class SourceCase(peer.Case):
         """A new incarnation of m that d pulls from: it has said hello."""
         self.m = self.peer("m", "p")
         self.agrees = False
-        hello, tries = None, 0
-        while hello is None:  # on a busy machine the directory's last word may be the one about the m before
-            tries += 1
-            self.assertLess(tries, 5)
-            self.transfer = self.scene.id()
-            self.scene.pull("m", self.transfer, timeout_ms=timeout_ms)
-            hello = self.m.hear("hello", lambda: self.d.events(self.transfer))
-        return hello
+        self.transfer = self.scene.id()
+        self.scene.pull("m", self.transfer, timeout_ms=timeout_ms)
+        return self.m.hear("hello")
 
-    def agreed(self, timeout_ms=20000):
+    def agreed(self, timeout_ms=20000, hello=None):
         """The same, after hello_ack: it has sent its pull."""
-        self.m_hello = self.source(timeout_ms)
+        self.m_hello = hello or self.source(timeout_ms)
         self.m.ack(self.m_hello)
         self.pulled, self.agrees = self.m.hear("pull"), True
         return self.pulled
@@ -219,6 +216,55 @@ class Words(SourceCase):
         self.agreed()
         self.m.say("pong", sequence=1, incarnation=4711)
         self.fails("KVF_ERR_PEER_LOST", M + " was restarted", lost=True)
+
+
+class Restarted(SourceCase):
+    """Another process takes the place of the one that d knows, or is greeting. Its pull goes on with the new one."""
+
+    def old(self):
+        """An m that has served and closed, but whose port still takes what comes."""
+        self.agreed()
+        self.say("failed", status=40, text="enough")
+        self.assert_ends(self.d, self.transfer, "pull-failed", "KVF_ERR_CANCELLED", "enough")
+        start = len(self.d.log.lines)
+        self.m.say("nack", of="", transfer="", attempt=0, status=15, text="")
+        self.d.logged(M + " has closed", start)
+        return self.m
+
+    def ends_well(self):
+        """The m that was just greeted sends nothing; it is enough that it was asked."""
+        self.say("failed", status=40, text="at last")
+        self.assert_ends(self.d, self.transfer, "pull-failed", "KVF_ERR_CANCELLED", M + ": at last")
+        self.leave()
+
+    def test_while_the_directory_is_silent(self):
+        """d goes by its last word, which is about the process before, until it speaks again."""
+        old, self.transfer = self.old(), self.scene.id()
+        self.m = self.peer("m", "p")
+        os.kill(self.scene.directory.process.pid, signal.SIGSTOP)
+        try:
+            self.scene.pull("m", self.transfer)
+            old.hear("hello")
+        finally:
+            os.kill(self.scene.directory.process.pid, signal.SIGCONT)
+        self.agreed(hello=self.m.hear("hello"))
+        self.ends_well()
+
+    def test_while_it_is_greeted(self):
+        """Two pulls wait for an answer to hello when the process is replaced; the directory is asked why there is
+        none."""
+        old = self.source()
+        self.assertEqual(old["t"], "hello")
+        first, second = self.transfer, self.scene.id()
+        self.scene.pull("m", second, request=2)
+        self.m = self.peer("m", "p")
+        self.agreed(hello=self.m.hear("hello"))
+        asked = {self.pulled["transfer"], self.m.hear("pull")["transfer"]}
+        self.assertEqual(asked, {first, second})
+        for self.transfer in (first, second):
+            self.say("failed", status=40, text="at last")
+            self.assert_ends(self.d, self.transfer, "pull-failed", "KVF_ERR_CANCELLED", M + ": at last")
+        self.leave()
 
 
 class DataCase(SourceCase):
