@@ -28,7 +28,9 @@ def pull(scene, transfer, **changes):
     return message("pull", **fields)
 
 
-class ChannelTest(peer.Case):
+class ChannelCase(peer.Case):
+    options = {"peer_ms": 30000}  # a stranger need not answer pings in time
+
     def greeted(self, name="x", like="d", **changes):
         """A peer with which p has agreed."""
         stranger = self.peer(name, like)
@@ -42,6 +44,8 @@ class ChannelTest(peer.Case):
         return stranger.hello("p", self.scene.layouts["d"], self.scene.digests["d"], self.scene.digests["p"],
                               **changes)
 
+
+class ChannelTest(ChannelCase):
     # ---- what is no message ----
 
     def test_unreadable(self):
@@ -293,6 +297,10 @@ class ChannelTest(peer.Case):
             self.assertEqual(first.answer(dealer, "hello_ack")["status"], 0)
         dealer.send(pull(self.scene, "nobody's", plan="f" * 32))
         self.assertIn("at y/pp0.cp0.tp0", first.answer(dealer, "nack")["text"])
+
+
+class Silence(ChannelCase):
+    options = {"peer_ms": 1000}
 
     def test_silent_puller(self):
         """A peer that pulls and then says nothing, not even pong: its transfer ends, with a reason."""

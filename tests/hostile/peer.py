@@ -212,10 +212,12 @@ class Peer:
         return message(kind, **fields)
 
     def answer(self, dealer, kind=None):
-        """The next message, or the next of a kind."""
+        """The next message that is no ping, or the next of a kind; pings are answered meanwhile."""
         while True:
             got = msgpack.unpackb(dealer.recv())
-            if kind is None or got["t"] == kind:
+            if got["t"] == "ping":
+                dealer.send(message("pong", sequence=got["sequence"], incarnation=self.incarnation))
+            elif kind is None or got["t"] == kind:
                 return got
 
     # who is asked
