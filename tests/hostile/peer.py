@@ -6,6 +6,7 @@ Every wait has a deadline of DEADLINE seconds; a test that has to wait so long h
 import json
 import os
 import re
+import signal
 import socket
 import struct
 import subprocess
@@ -133,6 +134,21 @@ class Directory:
 
     def ask(self, path, body=None):
         return http(self.url + path, body)
+
+    def stop(self):
+        """Stands still until `go_on`: on return, each of its threads does."""
+        self.process.send_signal(signal.SIGSTOP)
+        tasks = "/proc/%d/task" % self.process.pid
+        until(lambda: all(self.state(os.path.join(tasks, task, "stat")) == "T" for task in os.listdir(tasks)),
+              "all threads of the directory stand still")
+
+    @staticmethod
+    def state(path):
+        with open(path) as file:
+            return file.read().rsplit(")", 1)[1].split()[0]
+
+    def go_on(self):
+        self.process.send_signal(signal.SIGCONT)
 
     def close(self):
         self.process.stdin.close()

@@ -4,8 +4,6 @@
 
     source_test.py DIRECTORY_HOST WORKER
 """
-import os
-import signal
 import sys
 import unittest
 
@@ -241,12 +239,12 @@ class Restarted(SourceCase):
         """d goes by its last word, which is about the process before, until it speaks again."""
         old, self.transfer = self.old(), self.scene.id()
         self.m = self.peer("m", "p")
-        os.kill(self.scene.directory.process.pid, signal.SIGSTOP)
+        self.scene.directory.stop()
         try:
             self.scene.pull("m", self.transfer)
             old.hear("hello")
         finally:
-            os.kill(self.scene.directory.process.pid, signal.SIGCONT)
+            self.scene.directory.go_on()
         self.agreed(hello=self.m.hear("hello"))
         self.ends_well()
 
