@@ -125,7 +125,7 @@ struct kvfi_conn {
     bool kill;                   /* locked: the owner is to close it */
     bool wants_send;             /* locked: there may be something to send */
     bool detach;                 /* locked: the chunk of the frame under way may have ended */
-    bool blocked;                /* owner's: waits until the socket takes more */
+    bool blocked;                /* owner's: EPOLLOUT is watched: the socket takes no more for now */
     bool close_after_send;       /* owner's */
     uint64_t turn;               /* owner's: in which it sent last */
     int64_t deadline_ns;         /* locked */

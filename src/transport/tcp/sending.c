@@ -260,7 +260,7 @@ bool kvfi_conn_send(struct kvfi_conn *conn)
         kvfi_conn_close(conn, result == SENT_BROKEN ? KVF_ERR_PEER_LOST : KVF_OK, strerror(errno));
         return false;
     }
-    if (result == SENT_BLOCKED || conn->blocked) {
+    if (conn->blocked != (result == SENT_BLOCKED)) {
         conn->blocked = result == SENT_BLOCKED;
         kvfi_conn_watch(conn, conn->blocked ? EPOLLIN | EPOLLOUT : EPOLLIN);
     }

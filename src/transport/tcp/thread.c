@@ -78,10 +78,7 @@ static void handle(struct kvfi_thread *thread, const struct epoll_event *event)
     } else if (conn->state == KVFI_CONN_CONNECTING) {
         kvfi_session_connected(conn);
     } else if (!(event->events & (EPOLLIN | EPOLLERR | EPOLLHUP | EPOLLRDHUP)) || kvfi_conn_receive(conn)) {
-        if (event->events & EPOLLOUT) {
-            conn->blocked = false;
-            kvfi_conn_send(conn);
-        }
+        if (event->events & EPOLLOUT) kvfi_conn_send(conn);
     }
 }
 
