@@ -238,7 +238,7 @@ struct kvf_binding_info {
     int64_t binding_bytes; /**< memory the binding takes */
 };
 
-/** Writes the sizes of a binding. Any thread, never fails. The first call walks all moves once, to count `runs`. */
+/** Writes the sizes of a binding. Any thread, never fails. The first call may walk all moves once, to count `runs`. */
 KVF_API void kvf_binding_get_info(const kvf_binding *binding, struct kvf_binding_info *info);
 
 /** Returns kvf_binding_info.bytes alone: costs nothing. Any thread, never fails. */

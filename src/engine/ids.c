@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "plan/bind.h"
 
 struct kvf_id_list *kvfi_block_ids_copy(const struct kvf_id_list *lists, size_t count)
 {
@@ -48,26 +49,17 @@ static int64_t id_bound(const struct kvf_layout_spec *spec, size_t group)
     return bound;
 }
 
-static int by_value(const void *a, const void *b)
+static enum kvf_status check_repeats(const struct kvf_id_list *list, size_t group, int64_t bound,
+                                     struct kvf_error *error)
 {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
+    size_t index = list->count;
+    enum kvf_status status = list->count == 0 ? KVF_OK : kvfi_ids_find_repeat(list->ids, list->count, 0, bound, &index);
 
-static enum kvf_status check_repeats(const struct kvf_id_list *list, size_t group, struct kvf_error *error)
-{
-    int64_t *sorted = kvfi_alloc_array(list->count, sizeof *sorted);
-    enum kvf_status status = KVF_OK;
-
-    if (sorted == NULL)
+    if (status != KVF_OK)
         return kvfi_fail_memory(error, "block ids");
-    if (list->count > 0)
-        memcpy(sorted, list->ids, list->count * sizeof *sorted);
-    qsort(sorted, list->count, sizeof *sorted, by_value);
-    for (size_t i = 1; status == KVF_OK && i < list->count; i++)
-        if (sorted[i] >= 0 && sorted[i] == sorted[i - 1])
-            status = kvfi_fail(error, KVF_ERR_IDS, "group %zu: block id %" PRId64 " is there twice", group, sorted[i]);
-    free(sorted);
+    if (index < list->count)
+        status = kvfi_fail(error, KVF_ERR_IDS, "group %zu: block id %" PRId64 " is there twice", group,
+                           list->ids[index]);
     return status;
 }
 
@@ -104,7 +96,7 @@ static enum kvf_status check_list(const kvf_layout *layout, const struct kvf_id_
                                "group %zu: block id %" PRId64 " at index %zu, expected -1 to %" PRId64, group,
                                list->ids[i], i, bound - 1);
     if (status == KVF_OK)
-        status = check_repeats(list, group, error);
+        status = check_repeats(list, group, bound, error);
     if (status == KVF_OK)
         status = check_count(&spec->groups[group], list, group, token_begin, token_end, error);
     return status;

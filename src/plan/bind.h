@@ -47,6 +47,11 @@ static inline int64_t kvfi_run_combs(const struct kvfi_bound *bound, size_t inde
 enum kvf_status kvfi_ids_check(const struct kvf_id_list *list, int64_t needed, int64_t limit, const char *side,
                                size_t group, struct kvf_error *error);
 
+/** Finds the first id that stands in the list a second time; holes (below 0) do not count. [low, high] holds all other
+ *  ids. `*index` becomes its place, or `count` when there is none. Linear in ids that lie near each other.
+ *  @return KVF_OK, KVF_ERR_NO_MEMORY */
+enum kvf_status kvfi_ids_find_repeat(const int64_t *ids, size_t count, int64_t low, int64_t high, size_t *index);
+
 /** Collects one track's combs into shapes and block runs. */
 struct kvfi_collector {
     const struct kvf_plan *plan;

@@ -251,21 +251,51 @@ int64_t kvf_binding_bytes(const kvf_binding *binding)
     return binding->info.bytes;
 }
 
+/** Counts the runs without walking the moves: exact where every box keeps a loop inside the blocks, since then no block
+ *  loop becomes part of a run and no two moves become one. Returns -1 where that is not so. */
+static int64_t runs_of_loops(const struct kvf_binding *binding)
+{
+    const struct kvf_pool *pools = binding->plan->dst->spec.pools;
+    int64_t runs = 0;
+
+    for (size_t i = 0; i < binding->bound_count; i++) {
+        const struct kvfi_bound *bound = &binding->bound[i];
+
+        for (int64_t b = 0; b < bound->folded.shape.boxes; b++) {
+            const struct kvf_box *box = &bound->folded.boxes[b];
+            int64_t product = bound->combs;
+
+            if (place_of_blocks(box, pools[box->dst_pool].slot_stride_bytes) == box->loop_count) return -1;
+            for (int64_t loop = 0; loop < box->loop_count; loop++) product *= box->loops[loop].count;
+            runs += product;
+        }
+    }
+    return runs;
+}
+
+static int64_t runs_of_moves(const struct kvf_binding *binding)
+{
+    struct kvf_cursor cursor = {.binding = binding};
+    struct kvf_move move;
+    int64_t runs = 0;
+
+    while (kvf_cursor_next(&cursor, &move) == KVF_OK) {
+        int64_t product = 1;
+
+        for (int64_t i = 0; i < move.loop_count; i++) product *= move.loops[i].count;
+        runs += product;
+    }
+    return runs;
+}
+
 void kvf_binding_get_info(const kvf_binding *binding, struct kvf_binding_info *info)
 {
     kvf_binding *own = (kvf_binding *)binding; /* only the count of runs is written, always to the same value */
-    struct kvf_cursor cursor = {.binding = binding};
     int64_t runs = atomic_load_explicit(&own->runs, memory_order_relaxed);
-    struct kvf_move move;
 
     if (runs < 0) {
-        runs = 0;
-        while (kvf_cursor_next(&cursor, &move) == KVF_OK) {
-            int64_t product = 1;
-
-            for (int64_t i = 0; i < move.loop_count; i++) product *= move.loops[i].count;
-            runs += product;
-        }
+        runs = runs_of_loops(binding);
+        if (runs < 0) runs = runs_of_moves(binding);
         atomic_store_explicit(&own->runs, runs, memory_order_relaxed);
     }
     *info = binding->info;

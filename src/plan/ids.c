@@ -57,26 +57,33 @@ static size_t find_repeat_by_sorting(const int64_t *ids, size_t count, const int
     return found;
 }
 
-/** Refuses an id that is twice in the first `count`; holes do not count. [low, high] holds all ids. */
-static enum kvf_status check_repeats(const struct kvf_id_list *list, size_t count, int64_t low, int64_t high,
-                                     const char *side, size_t group, struct kvf_error *error)
+enum kvf_status kvfi_ids_find_repeat(const int64_t *ids, size_t count, int64_t low, int64_t high, size_t *index)
 {
     enum kvf_status status = KVF_OK;
     uint64_t words = (uint64_t)(high - low) / WORD_BITS + 1;
     bool near = words <= 2 * (uint64_t)count + 1024;
     void *scratch =
         near ? kvfi_alloc_zeroed((size_t)words, sizeof(uint64_t)) : kvfi_alloc_array(count, sizeof(int64_t *));
-    size_t found;
 
     if (!scratch) {
-        status = kvfi_fail_memory(error, "a check of block ids");
+        status = KVF_ERR_NO_MEMORY;
         goto done;
     }
-    found = near ? find_repeat_in_bitmap(list->ids, count, low, scratch)
-                 : find_repeat_by_sorting(list->ids, count, scratch);
-    if (found < count) status = fail_repeated(list, found, side, group, error);
+    *index = near ? find_repeat_in_bitmap(ids, count, low, scratch) : find_repeat_by_sorting(ids, count, scratch);
 done:
     free(scratch);
+    return status;
+}
+
+/** Refuses an id that is twice in the first `count`; holes do not count. [low, high] holds all ids. */
+static enum kvf_status check_repeats(const struct kvf_id_list *list, size_t count, int64_t low, int64_t high,
+                                     const char *side, size_t group, struct kvf_error *error)
+{
+    size_t found;
+    enum kvf_status status = kvfi_ids_find_repeat(list->ids, count, low, high, &found);
+
+    if (status != KVF_OK) kvfi_fail_memory(error, "a check of block ids");
+    else if (found < count) status = fail_repeated(list, found, side, group, error);
     return status;
 }
 
