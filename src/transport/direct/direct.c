@@ -267,6 +267,7 @@ static enum kvf_status start_threads(struct kvfi_transport *transport, struct kv
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     size_t wanted = cpus > 2 * KVFI_DIRECT_MAX_COPY_THREADS ? KVFI_DIRECT_MAX_COPY_THREADS
                     : cpus >= 4                             ? (size_t)cpus / 2
+                    : cpus >= 2                             ? 2
                                                             : 1;
     sigset_t all, before;
     int failure = 0;
