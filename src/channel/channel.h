@@ -78,7 +78,8 @@ const char *kvfi_channel_endpoint(const struct kvfi_channel *channel);
 /** Readable (level-triggered, fit for epoll and poll) while dispatch has something to do. Valid until close. */
 int kvfi_channel_fd(const struct kvfi_channel *channel);
 
-/** Starts a connection to `endpoint` ("tcp://HOST:PORT"); it is made, and made again when it breaks, in the background.
+/** Starts a connection to `endpoint` ("tcp://ADDRESS:PORT", a numeric address: nothing is looked up); it is made, and
+ *  made again when it breaks, in the background.
  *  Messages may be sent at once. Whether anybody answers is for the owner to find out.
  *  @param out  the route to send to
  *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT naming the endpoint; KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY; KVF_ERR_SYSTEM */

@@ -364,7 +364,13 @@ static void names_what_it_cannot_open(void **state)
     assert_string_equal(error.text, "channel: port is 65536, expected 0 to 65535");
     assert_null(second);
     assert_int_equal(kvfi_channel_connect(first, "udp://1.1.1.1:1", &route, &error), KVF_ERR_INVALID_ARGUMENT);
-    assert_string_equal(error.text, "channel: endpoint \"udp://1.1.1.1:1\" is not tcp://HOST:PORT");
+    assert_string_equal(error.text, "channel: endpoint \"udp://1.1.1.1:1\" is not tcp://ADDRESS:PORT with a numeric "
+                        "address");
+    assert_int_equal(kvfi_channel_connect(first, "tcp://a.name:1", &route, &error), KVF_ERR_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "channel: endpoint \"tcp://a.name:1\" is not tcp://ADDRESS:PORT with a numeric "
+                        "address");
+    assert_int_equal(kvfi_channel_connect(first, "tcp://1.1.1.1:2;a.name:1", &route, &error),
+                     KVF_ERR_INVALID_ARGUMENT);
     assert_int_equal(kvfi_channel_connect(first, "tcp://127.0.0.1:none", &route, &error), KVF_ERR_INVALID_ARGUMENT);
     kvfi_channel_close(first, 0);
     kvfi_channel_close(NULL, 0);

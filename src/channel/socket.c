@@ -2,8 +2,10 @@
 #include "channel/socket.h"
 
 #include <errno.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "base/error.h"
 
@@ -73,11 +75,32 @@ enum kvf_status kvfi_socket_bind(void *socket, const char *host, int port, char 
     return KVF_OK;
 }
 
+/** A name would be looked up in ZeroMQ's one I/O thread, and every peer would wait for that. */
+static bool is_numeric(const char *address)
+{
+    const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM};
+    const char *colon = strrchr(address, ':');
+    size_t bytes = colon ? (size_t)(colon - address) : 0;
+    struct addrinfo *found = NULL;
+    char host[512];
+
+    if (bytes > 2 && address[0] == '[' && address[bytes - 1] == ']') {
+        address++;
+        bytes -= 2;
+    }
+    if (bytes == 0 || bytes >= sizeof host) return false;
+    memcpy(host, address, bytes);
+    host[bytes] = '\0';
+    if (getaddrinfo(host, NULL, &hints, &found) != 0) return false;
+    freeaddrinfo(found);
+    return true;
+}
+
 enum kvf_status kvfi_socket_connect(void *socket, const char *endpoint, struct kvf_error *error)
 {
-    if (strncmp(endpoint, "tcp://", 6) != 0 || strlen(endpoint) > 511)
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "channel: endpoint \"%.100s\" is not tcp://HOST:PORT",
-                         endpoint);
+    if (strncmp(endpoint, "tcp://", 6) != 0 || strlen(endpoint) > 511 || !is_numeric(endpoint + 6))
+        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT,
+                         "channel: endpoint \"%.100s\" is not tcp://ADDRESS:PORT with a numeric address", endpoint);
     if (zmq_connect(socket, endpoint) != 0)
         return kvfi_fail(error, errno == EINVAL ? KVF_ERR_INVALID_ARGUMENT : KVF_ERR_SYSTEM,
                          "channel: cannot connect to \"%s\": %s", endpoint, zmq_strerror(errno));
