@@ -424,9 +424,13 @@ def closed(stream):
 class Stream:
     """A raw connection to a data port, "tcp:HOST:PORT"."""
 
-    def __init__(self, endpoint):
+    def __init__(self, endpoint, window=None):
         host, port = endpoint[4:].rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), timeout=DEADLINE)
+        self.socket = socket.socket()
+        self.socket.settimeout(DEADLINE)
+        if window is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+        self.socket.connect((host, int(port)))
 
     def hello(self, self_name, self_incarnation, name, incarnation, version=1, session=1, generation=1):
         self.socket.sendall(frame(HELLO, struct.pack("<I", version) + identity(self_name, self_incarnation) +

@@ -128,6 +128,16 @@ class Socket(ShmCase):
         self.say("failed", status=40, text="over")
         self.fails("KVF_ERR_CANCELLED", "over")
 
+    def test_answers_that_nobody_reads(self):
+        """Every message is answered; who does not read the answers is not kept for ever."""
+        packets, start = self.begun(), len(self.d.log.lines)
+        with self.assertRaises(ConnectionError):
+            for _ in range(100000):
+                packets.send(OPEN, chunk(0xabc))
+        self.d.logged("is given up: it does not read the answers to what it sends", start)
+        self.say("failed", status=40, text="over")
+        self.fails("KVF_ERR_CANCELLED", "over")
+
     def test_violations(self):
         size, layer = self.scene.bytes, self.scene.bytes // LAYERS
         rows = [

@@ -267,9 +267,9 @@ class Restarted(SourceCase):
 
 class DataCase(SourceCase):
 
-    def stream(self, who="m", incarnation=None, endpoint=None):
+    def stream(self, who="m", incarnation=None, endpoint=None, window=None):
         endpoint = endpoint or self.pulled["transports"][0]["endpoint"]
-        stream = Stream(endpoint)
+        stream = Stream(endpoint, window)
         self.addCleanup(stream.close)
         status, text = stream.hello(rank_name(who), incarnation or self.m.incarnation, rank_name("d"),
                                     self.m_hello["incarnation"])
@@ -397,6 +397,18 @@ class Bytes(DataCase):
                 self.assertEqual((got[0], got[2]), (grant, 46))
                 self.assertIn("grant %016x is not armed for " % grant, got[3])
         self.say("failed", status=40, text="over")  # none of that ended it
+        self.fails("KVF_ERR_CANCELLED", "over")
+
+    def test_answers_that_nobody_reads(self):
+        """Every frame is answered; who does not read the answers is not kept for ever."""
+        self.begun()
+        stream, start = self.stream(window=4096), len(self.d.log.lines)
+        frames = data(chunk(0xabc), b"") * 1000
+        with self.assertRaises(ConnectionError):
+            for _ in range(1000):
+                stream.socket.sendall(frames)
+        self.d.logged("is given up: it does not read the answers to what it sends", start)
+        self.say("failed", status=40, text="over")
         self.fails("KVF_ERR_CANCELLED", "over")
 
     def test_streams_that_are_refused(self):

@@ -28,7 +28,8 @@ enum kvfi_reach {
     KVFI_REACH_REMOTE = 3
 };
 
-enum { KVFI_DIRECT_MAX_COPY_THREADS = 4, KVFI_PIECE_BYTES = 8 << 20 };
+enum { KVFI_DIRECT_MAX_COPY_THREADS = 4, KVFI_PIECE_BYTES = 8 << 20,
+       KVFI_DIRECT_MAX_PACKETS = 16384 /* that wait for a peer which does not read */ };
 
 enum kvfi_link_state {
     KVFI_LINK_CONNECTING = 1, /* outgoing: the listener's backlog is full, tried again */
@@ -96,6 +97,7 @@ struct kvfi_link {
     int pidfd;             /* of the other process: its death counts even where a child of it holds the socket; or -1 */
     bool outgoing;
     bool greeted;          /* incoming: HELLO came */
+    bool given_up;         /* it was shut down for a message that could not be kept */
     bool hung_up;          /* I/O thread: end of the stream was seen */
     int state;             /* enum kvfi_link_state */
     int64_t deadline_ns;   /* 0 = none */
@@ -103,6 +105,7 @@ struct kvfi_link {
     pid_t pid;             /* of the other side */
     struct kvfi_peer_identity who; /* incoming: who wrote HELLO; outgoing: who is expected */
     struct kvfi_packet *out_first, *out_last;
+    size_t out_count;
     uint32_t events;       /* what epoll waits for */
     /* outgoing */
     char endpoint_name[80];

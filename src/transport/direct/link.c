@@ -115,13 +115,17 @@ static bool try_send(struct kvfi_link *link, const void *data, size_t bytes, con
 static void queue_packet(struct kvfi_transport *transport, struct kvfi_link *link, const void *data, size_t bytes,
                          const int *fds, size_t fd_count)
 {
-    struct kvfi_packet *packet = malloc(sizeof *packet + bytes);
+    bool full = link->out_count >= KVFI_DIRECT_MAX_PACKETS;
+    struct kvfi_packet *packet = full ? NULL : malloc(sizeof *packet + bytes);
     int *copies = kvfi_alloc_array(fd_count, sizeof *copies);
 
     if (!packet || !copies) {
         /* A peer that misses one message cannot be served any further. */
-        kvfi_logf(transport->log, KVF_LOG_ERROR, "out of memory for a message to %s: the connection is given up",
-                  link->who.name);
+        if (!link->given_up)
+            kvfi_logf(transport->log, KVF_LOG_WARN, "%s: connection of %s is given up: %s", transport->scheme->name,
+                      link->who.name, full ? "it does not read the answers to what it sends"
+                                           : "out of memory for an answer");
+        link->given_up = true;
         shutdown(link->fd, SHUT_RDWR);
         free(packet);
         free(copies);
@@ -133,6 +137,7 @@ static void queue_packet(struct kvfi_transport *transport, struct kvfi_link *lin
     if (link->out_first) link->out_last->next = packet;
     else link->out_first = packet;
     link->out_last = packet;
+    link->out_count++;
     want_output(transport, link, true);
 }
 
@@ -154,6 +159,7 @@ void kvfi_link_flush(struct kvfi_transport *transport, struct kvfi_link *link)
 
         if (!try_send(link, packet->data, packet->bytes, packet->fds, packet->fd_count)) break;
         link->out_first = packet->next;
+        link->out_count--;
         free_packet(packet);
     }
     want_output(transport, link, link->out_first != NULL);

@@ -115,14 +115,20 @@ void kvfi_conn_close(struct kvfi_conn *conn, enum kvf_status status, const char 
 
 void kvfi_conn_notice(struct kvfi_conn *conn, const uint8_t *data, size_t bytes)
 {
-    struct kvfi_notice *notice = malloc(sizeof *notice);
+    struct kvfi_notice *notice = NULL;
 
+    if (conn->kill) return;
+    if (conn->notice_count < KVFI_MAX_NOTICES) notice = malloc(sizeof *notice + bytes);
     if (!notice) {
-        kvfi_logf(conn->owner->config.log, KVF_LOG_ERROR, "out of memory for a frame to %s: the connection is given up",
-                  conn->name);
+        kvfi_logf(conn->owner->config.log, KVF_LOG_WARN, "tcp: connection of %s (%s) is given up: %s", conn->name,
+                  conn->who.name[0] ? conn->who.name : "unknown",
+                  conn->notice_count < KVFI_MAX_NOTICES ? "out of memory for an answer"
+                                                        : "it does not read the answers to what it sends");
         conn->kill = true;
+        kvfi_tcp_wake(conn->thread);
         return;
     }
+    conn->notice_count++;
     notice->next = NULL;
     notice->bytes = bytes;
     notice->sent = 0;

@@ -22,6 +22,7 @@ enum {
     KVFI_STAGE_BYTES = 256 << 10,   /* of a packed frame, and of one read: small enough to stay in the caches */
     KVFI_LONG_RUN_BYTES = 4 << 10,  /* runs from here on are sent and received without staging */
     KVFI_TCP_IOVECS = 512,
+    KVFI_MAX_NOTICES = 16384,       /* that wait for a peer which does not read */
     KVFI_MAX_RECONNECTS = 4,        /* in a row, without one acknowledgement between them */
     KVFI_CONN_PENDING_BYTES = KVFI_FRAME_HEAD_BYTES + KVFI_FRAME_MAX_CONTROL
 };
@@ -82,7 +83,7 @@ enum kvfi_conn_state {
 struct kvfi_notice {
     struct kvfi_notice *next;
     size_t bytes, sent;
-    uint8_t data[KVFI_FRAME_HEAD_BYTES + KVFI_FRAME_MAX_CONTROL];
+    uint8_t data[]; /* at most KVFI_FRAME_HEAD_BYTES + KVFI_FRAME_MAX_CONTROL */
 };
 
 /* The frame that a connection is sending. Owner's. */
@@ -136,6 +137,7 @@ struct kvfi_conn {
     uint64_t session_number;     /* incoming */
     char name[64];               /* address of the other side, for messages */
     struct kvfi_notice *notices, *last_notice; /* locked */
+    size_t notice_count;
     struct kvfi_sending sending;
     struct kvfi_receiving receiving;
     uint8_t pending[KVFI_CONN_PENDING_BYTES]; /* start of a frame that is not whole yet */

@@ -221,6 +221,7 @@ static enum sent send_notice(struct kvfi_conn *conn, struct kvfi_notice *notice)
     if (result == SENT_ALL) {
         pthread_mutex_lock(&conn->owner->lock);
         conn->notices = notice->next;
+        conn->notice_count--;
         pthread_mutex_unlock(&conn->owner->lock);
         free(notice);
     }
