@@ -31,7 +31,9 @@ enum kvfi_engine_limit {
     KVFI_MAX_REQUESTS = 16384,     /* pulls and releases that wait for their offer */
     KVFI_MAX_REQUEST_BYTES = 268435456, /* memory of those */
     KVFI_MAX_POSTS_OUT = 4,        /* chunks posted per sink */
-    KVFI_MAX_UNSENT = 65536,       /* messages that wait for the channel */
+    KVFI_MAX_UNSENT = 4096,        /* messages to one peer that wait for the channel, */
+    KVFI_MAX_UNSENT_BYTES = 8388608, /* bytes of those, */
+    KVFI_MAX_ALL_UNSENT_BYTES = 268435456, /* and bytes of those to all peers */
     KVFI_MAX_RESTRICTED = 256,     /* layer sets kept per plan */
     KVFI_EVENT_BATCH = 64
 };
@@ -46,7 +48,7 @@ struct kvfi_peer;
 struct kvfi_instance;
 struct kvfi_match;
 struct kvfi_resolve;
-struct kvfi_unsent;
+struct kvfi_outbox;
 
 /** The options, checked and owned. */
 struct kvfi_settings {
@@ -146,8 +148,8 @@ struct kvf_engine {
     struct kvfi_offer_job *dead_offers;
     struct kvfi_timer resolve_timer;
     struct kvfi_buffer buffer; /* for packing */
-    struct kvfi_unsent *unsent_head, *unsent_tail; /* messages that the channel could not take yet */
-    size_t unsent_count;
+    struct kvfi_outbox *outboxes; /* messages that the channel could not take yet, by peer */
+    int64_t unsent_bytes;
     struct kvfi_timer unsent_timer;
     struct kvfi_transport_event batch[KVFI_EVENT_BATCH];
     uint64_t next_cookie, ping_sequence;
