@@ -140,6 +140,7 @@ struct kvf_engine {
     int64_t request_bytes;
     struct kvfi_instance *instance_list;     /* what the directory said */
     struct kvfi_resolve *resolves;
+    uint64_t resolve_round;
     struct kvfi_match *matches;              /* newest first */
     size_t match_count;
     struct kvfi_peer *peers;

@@ -51,6 +51,8 @@ struct kvfi_resolve {
     bool told;                 /* ... and the log has it that it is waited for */
     int64_t fresh_ns;          /* answers to queries made earlier do not count */
     int64_t began_ns, deadline_ns;
+    struct kvfi_instance *from, *to; /* the two, once looked up: they stay while the wish is pending */
+    uint64_t round;                  /* in which it was looked at last */
     void (*done)(kvf_engine *engine, struct kvfi_resolve *resolve, struct kvfi_match *match,
                  const struct kvf_error *error);
 };

@@ -180,12 +180,17 @@ static void ask_for_newer(kvf_engine *engine, struct kvfi_resolve *resolve, stru
 static bool evaluate(kvf_engine *engine, struct kvfi_resolve *resolve, int64_t now, struct kvfi_match **match,
                      struct kvf_error *error)
 {
-    struct kvfi_instance *source = kvfi_instance_get(engine, resolve->source);
-    struct kvfi_instance *destination = kvfi_instance_get(engine, resolve->destination);
+    struct kvfi_instance *source, *destination;
     enum readiness a, b;
     struct kvf_error other;
     size_t index;
 
+    if (resolve->from == NULL)
+        resolve->from = kvfi_instance_get(engine, resolve->source);
+    if (resolve->to == NULL)
+        resolve->to = kvfi_instance_get(engine, resolve->destination);
+    source = resolve->from;
+    destination = resolve->to;
     if (source == NULL || destination == NULL) {
         kvfi_fail_memory(error, "an instance");
         return true;
@@ -230,15 +235,21 @@ void kvfi_resolve_cancel(kvf_engine *engine, struct kvfi_resolve *resolve)
     resolve->pending = false;
 }
 
-/* A callback may begin and cancel wishes, so the walk starts anew after each. */
+/* A callback may begin and cancel wishes, so the walk starts anew after each, but looks at none twice. */
 void kvfi_resolves_run(kvf_engine *engine)
 {
     struct kvfi_resolve *resolve = engine->resolves;
+    uint64_t round = ++engine->resolve_round;
     int64_t now = kvfi_now_ns();
 
     while (resolve != NULL) {
         struct kvfi_match *match = NULL;
         struct kvf_error error = {.status = KVF_ERR_INTERNAL, .position = -1};
+        if (resolve->round == round) {
+            resolve = resolve->next;
+            continue;
+        }
+        resolve->round = round;
         if (evaluate(engine, resolve, now, &match, &error)) {
             kvfi_resolve_cancel(engine, resolve);
             resolve->done(engine, resolve, match, &error);
@@ -271,6 +282,8 @@ void kvfi_resolve_begin(kvf_engine *engine, struct kvfi_resolve *resolve, bool f
     resolve->deadline_ns = deadline_ns;
     resolve->pending = true;
     resolve->again = false;
+    resolve->from = resolve->to = NULL;
+    resolve->round = 0;
     resolve->previous = NULL;
     resolve->next = engine->resolves;
     if (engine->resolves != NULL)
