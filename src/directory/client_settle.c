@@ -251,9 +251,12 @@ static bool try_again(struct kvfi_directory_client *client, struct kvfi_director
     int64_t pause_ns = FIRST_PAUSE_NS, left_ns = request->deadline_ns - now_ns;
     char text[KVF_ERROR_TEXT_BYTES];
 
+    if (outcome->code != 0) snprintf(request->said, sizeof request->said, "%s", outcome->text);
     for (int64_t i = 1; i < request->tries && pause_ns < LONGEST_PAUSE_NS; i++) pause_ns *= 2;
     if (left_ns <= 2 * SHORTEST_TRY_NS) {
-        snprintf(text, sizeof text, "%.450s (tried %" PRId64 " times)", outcome->text, request->tries);
+        /* What it said tells more than that the last and shortest try got no answer in time. */
+        snprintf(text, sizeof text, "%.450s (tried %" PRId64 " times)",
+                 request->said[0] != '\0' ? request->said : outcome->text, request->tries);
         kvfi_directory_client_fail(client, request, KVF_ERR_DIRECTORY, text);
         return true;
     }

@@ -28,6 +28,7 @@ struct kvfi_directory_request {
     uint64_t generation;       /* of the registration that it belongs to */
     int64_t next_try_ns;
     int64_t tries;
+    char said[KVF_ERROR_TEXT_BYTES]; /* by the last answer that asked for another try */
     bool in_flight;
     struct kvfi_exchange exchange;
 };
