@@ -186,19 +186,21 @@ static void posts_fail_stall_and_get_lost(void **state)
     event = rig_post_and_await(&rig, &chunk, KVF_ERR_SYSTEM);
     assert_string_equal(event.text, "by the fault policy");
     assert_true(kit_is_untouched(&kit));
-    /* The second post moves, and both of its events are lost; the third tells. */
+    /* Both move, in any order where there are several copy threads; the events of the one that ends first are lost. */
     chunk = rig_chunk(&rig, 1, 0, false, 0, 1, 0, shape.tokens);
     rig_post(&rig, &chunk);
     kvf_binding *first = (kvf_binding *)chunk.binding;
 
     chunk = rig_chunk(&rig, 1, 1, true, 1, 4, 0, shape.tokens);
-    rig_post_and_await(&rig, &chunk, KVF_OK);
+    rig_post(&rig, &chunk);
+    assert_int_equal(rig_await_src(&rig, KVFI_TEV_POSTED, 0).status, KVF_OK);
     event = rig_await_dst(&rig, KVFI_TEV_RECEIVED, 1);
     assert_true(event.complete);
     assert_true(event.bytes < kit.bytes);
     kit_check(&kit, 0, shape.layers, shape.tokens);
     for (size_t i = 0; i < rig.src_count; i++) assert_int_not_equal(rig.src_events[i].kind, KVFI_TEV_POSTED);
     kvf_binding_destroy(first);
+    kvf_binding_destroy((kvf_binding *)chunk.binding);
     rig_fini(&rig);
 
     faulty = row("fault:tcp", "tcp:stall", true, false);
