@@ -111,30 +111,40 @@ void case_layers_and_tokens(void **state)
     move_in_chunks(2, 16);
 }
 
+/* Each grant moves a block of its own, since several threads may copy at once. */
 void case_many_grants(void **state)
 {
-    enum { GRANTS = 100 };
-    static const struct kit_shape shape = {.layers = 1, .heads = 2, .row_bytes = 64, .tokens = 20,
-                                           .src_block_tokens = 16, .dst_block_tokens = 16};
+    enum { GRANTS = 100, BLOCK = 16 };
+    static const struct kit_shape shape = {.layers = 1, .heads = 2, .row_bytes = 64, .tokens = GRANTS * BLOCK,
+                                           .src_block_tokens = BLOCK, .dst_block_tokens = BLOCK};
     struct kvfi_chunk chunks[GRANTS];
+    struct kvf_error error;
     struct kit kit;
     struct rig rig;
 
     (void)state;
     kit_init(&kit, &shape, subject->with_fd);
     rig_init_connected(&rig, &kit);
-    for (uint64_t i = 0; i < GRANTS; i++) rig_arm(&rig, 1000 + i);
     for (uint64_t i = 0; i < GRANTS; i++) {
-        chunks[i] = rig_whole_chunk(&rig, 1000 + i);
+        struct kvf_bind_request request = kit_dst_request(&kit);
+        struct kvfi_arm arm = {.grant = 1000 + i, .writer = rig.src_who, .plan = kit.plan, .request = &request,
+                               .bytes = kit.bytes / GRANTS};
+
+        request.token_begin = (int64_t)i * BLOCK;
+        request.token_end = request.token_begin + BLOCK;
+        assert_int_equal(rig.ops->arm(rig.dst, &arm, &error), KVF_OK);
+    }
+    for (uint64_t i = 0; i < GRANTS; i++) {
+        chunks[i] = rig_chunk(&rig, 1000 + i, 0, true, 0, 1, (int64_t)i * BLOCK, (int64_t)(i + 1) * BLOCK);
         rig_post(&rig, &chunks[i]);
     }
     for (uint64_t i = 0; i < GRANTS; i++) {
-        assert_int_equal(rig_await_complete(&rig, 1000 + i), kit.bytes);
+        assert_int_equal(rig_await_complete(&rig, 1000 + i), kit.bytes / GRANTS);
         assert_int_equal(rig_await_src(&rig, KVFI_TEV_POSTED, chunks[i].cookie).status, KVF_OK);
         kvf_binding_destroy((kvf_binding *)chunks[i].binding);
         assert_true(rig.ops->disarm(rig.dst, 1000 + i));
     }
-    kit_check(&kit, 0, 1, 20);
+    kit_check(&kit, 0, 1, GRANTS * BLOCK);
     rig_fini(&rig);
     kit_fini(&kit);
 }
