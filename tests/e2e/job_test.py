@@ -5,6 +5,7 @@
 import json
 import subprocess
 import unittest
+import urllib.request
 
 from job import CACHE, KVFERRY, JobTest, tensors
 
@@ -118,6 +119,40 @@ class Job(JobTest):
                          ("KVF_OK", 1, 353, "shm", str(self.moved())))
         self.assertEqual(result["bytes"], 23040 * 368)  # whole grains of 16 tokens
         self.assertEqual(json.loads(prefill.stdout)["status"], "KVF_OK")
+
+    def endpoints(self, instance):
+        """Where the directory says that the ranks of an instance are reached."""
+        with urllib.request.urlopen(f"{self.url}/v1/query?instance={instance}", timeout=10) as answer:
+            return [rank["endpoints"]["channel"] for rank in json.load(answer)["ranks"]]
+
+    def test_several_engines_of_one_layout_file_on_one_host(self):
+        """FR-012: four prefill and four decode engines, each pair with a transfer of its own."""
+        self.directory()
+        source, destination = self.prefill_layout(), self.decode_layout()
+        prefill = [self.offer(source, "0,0,0", "--instance", f"p{i}", transfer=f"t{i}", seed=i) for i in range(4)]
+        found = [endpoint for i in range(4) for endpoint in self.endpoints(f"p{i}")]
+        self.assertEqual((len(found), len(set(found))), (4, 4))
+        out = [self.folder / f"moved{i}.safetensors" for i in range(4)]
+        decode = [self.decode(destination, "0,0,0", "--instance", f"d{i}", "--from", f"p{3 - i}", "--out", out[i],
+                              transfer=f"t{3 - i}") for i in range(4)]
+        for process in decode + prefill:
+            self.ends(process, 0)
+        for path in out:
+            self.assert_moved(path)
+
+    def test_an_instance_on_two_addresses(self):
+        """FR-012: one rank of the source is reached at another address than the rest."""
+        self.directory()
+        layout = self.prefill_layout("--tp", 3)
+        hosts = ["127.0.0.1", "127.0.0.1", "127.0.0.2"]
+        prefill = [self.offer(layout, f"0,0,{tp}", "--host", host, seed=tp) for tp, host in enumerate(hosts)]
+        found = self.endpoints("p")
+        self.assertEqual([endpoint.rsplit(":", 1)[0] for endpoint in found], [f"tcp://{host}" for host in hosts])
+        decode = self.decode(self.decode_layout(), "0,0,0", "--transports", "tcp", "--out", self.moved())
+        self.ends(decode, 0, "3 pieces", "over tcp")
+        for process in prefill:
+            self.ends(process, 0)
+        self.assert_moved()
 
     def test_the_command_is_one_program(self):
         self.assertTrue(subprocess.run([KVFERRY, "--version"], check=True, capture_output=True).stdout)
