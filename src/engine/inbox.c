@@ -69,12 +69,15 @@ static void from_source(kvf_engine *engine, struct kvfi_peer *peer, struct kvfi_
     case KVFI_MSG_HELLO_ACK:
         kvfi_source_on_ack(engine, peer, message);
         break;
-    case KVFI_MSG_STARTED:
-    case KVFI_MSG_PROGRESS:
     case KVFI_MSG_DONE:
     case KVFI_MSG_FAILED:
     case KVFI_MSG_IN_DOUBT:
     case KVFI_MSG_QUIESCED:
+        kvfi_carriers_dispatch(engine); /* what it moved before it said so is here, and counts */
+        kvfi_writers_on_message(engine, peer, message);
+        break;
+    case KVFI_MSG_STARTED:
+    case KVFI_MSG_PROGRESS:
         kvfi_writers_on_message(engine, peer, message);
         break;
     case KVFI_MSG_NACK:
