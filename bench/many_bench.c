@@ -9,31 +9,6 @@
 
 enum { BLOCKS = 4, BLOCK_TOKENS = 16, ROW_BYTES = 256, BLOCK_BYTES = BLOCK_TOKENS * ROW_BYTES, IDLE_SECONDS = 3 };
 
-static kvf_layout *make_layout(void)
-{
-    struct kvf_layout_spec spec;
-    struct kvf_error error;
-    kvf_layout *layout = NULL;
-    int64_t memory_bytes = BLOCKS * BLOCK_BYTES;
-    struct kvf_pool pool = {.slot_stride_bytes = BLOCK_BYTES, .slots = BLOCKS};
-    struct kvf_group group = {.tokens_per_block = BLOCK_TOKENS, .stripes = 1};
-    struct kvf_place place = {0};
-    struct kvf_view view = {.role = "k", .tag = "f16", .row_bytes = ROW_BYTES, .byte_count = ROW_BYTES, .unit_total = 1,
-                            .unit_count = 1, .unit_stride_bytes = ROW_BYTES, .entry_stride_bytes = ROW_BYTES,
-                            .entries = BLOCK_TOKENS, .slots_per_block = 1, .places = &place, .place_count = 1};
-
-    kvf_layout_spec_init(&spec, sizeof(spec));
-    spec.memory_bytes = &memory_bytes;
-    spec.pools = &pool;
-    spec.groups = &group;
-    spec.views = &view;
-    spec.memory_count = spec.pool_count = spec.group_count = spec.view_count = 1;
-    if (kvf_layout_create(&spec, &layout, &error) != KVF_OK) {
-        bench_fail("layout: %s", error.text);
-    }
-    return layout;
-}
-
 static int64_t larger(int64_t a, int64_t b)
 {
     return a > b ? a : b;
@@ -42,7 +17,7 @@ static int64_t larger(int64_t a, int64_t b)
 static void run(const char *transport, int64_t transfers)
 {
     static const int64_t ids[BLOCKS] = {3, 1, 0, 2};
-    kvf_layout *layout = make_layout();
+    kvf_layout *layout = bench_pair_layout(BLOCKS, BLOCK_TOKENS, ROW_BYTES, ROW_BYTES);
     struct bench_memory src = bench_memory_create(BLOCKS * BLOCK_BYTES);
     struct bench_memory dst = bench_memory_create(BLOCKS * BLOCK_BYTES);
     struct bench_pair_options options = {

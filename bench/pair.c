@@ -23,6 +23,31 @@ struct bench_pair {
     int64_t transfers;
 };
 
+kvf_layout *bench_pair_layout(int64_t slots, int64_t tokens_per_block, int64_t row_bytes, int64_t stride_bytes)
+{
+    struct kvf_layout_spec spec;
+    struct kvf_error error;
+    kvf_layout *layout = NULL;
+    int64_t slot_bytes = tokens_per_block * stride_bytes, memory_bytes = slots * slot_bytes;
+    struct kvf_pool pool = {.slot_stride_bytes = slot_bytes, .slots = slots};
+    struct kvf_group group = {.tokens_per_block = tokens_per_block, .stripes = 1};
+    struct kvf_place place = {0};
+    struct kvf_view view = {.role = "k", .tag = "f16", .row_bytes = row_bytes, .byte_count = row_bytes, .unit_total = 1,
+                            .unit_count = 1, .unit_stride_bytes = stride_bytes, .entry_stride_bytes = stride_bytes,
+                            .entries = tokens_per_block, .slots_per_block = 1, .places = &place, .place_count = 1};
+
+    kvf_layout_spec_init(&spec, sizeof(spec));
+    spec.memory_bytes = &memory_bytes;
+    spec.pools = &pool;
+    spec.groups = &group;
+    spec.views = &view;
+    spec.memory_count = spec.pool_count = spec.group_count = spec.view_count = 1;
+    if (kvf_layout_create(&spec, &layout, &error) != KVF_OK) {
+        bench_fail("layout: %s", error.text);
+    }
+    return layout;
+}
+
 static kvf_engine *open_engine(const struct bench_pair_options *pair, const char *name, const char *directory)
 {
     struct kvf_engine_options options;

@@ -18,6 +18,10 @@ struct bench_pair_options {
 
 struct bench_pair;
 
+/** A layout of one memory with one layer of "k": `slots` blocks of `tokens_per_block` rows of `row_bytes`, the rows
+ *  `stride_bytes` apart. Free it with kvf_layout_release; ends the benchmark on failure. */
+kvf_layout *bench_pair_layout(int64_t slots, int64_t tokens_per_block, int64_t row_bytes, int64_t stride_bytes);
+
 /** Forks the prefill side, which opens its engine: fork all pairs of a program before the first is started, while this
  *  process has one thread. Then start opens the decode side here. The options' ids and memories are borrowed until
  *  close. */

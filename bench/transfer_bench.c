@@ -27,35 +27,11 @@ struct bench {
     double seconds[WAYS][MAX_REPETITIONS];
 };
 
-static kvf_layout *make_layout(int64_t slots, int64_t stride_bytes)
-{
-    struct kvf_layout_spec spec;
-    struct kvf_error error;
-    kvf_layout *layout = NULL;
-    int64_t slot_bytes = RUNS_PER_BLOCK * stride_bytes, memory_bytes = slots * slot_bytes;
-    struct kvf_pool pool = {.slot_stride_bytes = slot_bytes, .slots = slots};
-    struct kvf_group group = {.tokens_per_block = RUNS_PER_BLOCK, .stripes = 1};
-    struct kvf_place place = {0};
-    struct kvf_view view = {.role = "k", .tag = "f16", .row_bytes = RUN_BYTES, .byte_count = RUN_BYTES, .unit_total = 1,
-                            .unit_count = 1, .unit_stride_bytes = stride_bytes, .entry_stride_bytes = stride_bytes,
-                            .entries = RUNS_PER_BLOCK, .slots_per_block = 1, .places = &place, .place_count = 1};
-
-    kvf_layout_spec_init(&spec, sizeof(spec));
-    spec.memory_bytes = &memory_bytes;
-    spec.pools = &pool;
-    spec.groups = &group;
-    spec.views = &view;
-    spec.memory_count = spec.pool_count = spec.group_count = spec.view_count = 1;
-    if (kvf_layout_create(&spec, &layout, &error) != KVF_OK) {
-        bench_fail("layout: %s", error.text);
-    }
-    return layout;
-}
-
 static void open_pairs(struct bench *bench)
 {
     int64_t blocks = bench->runs.blocks;
-    kvf_layout *src = make_layout(blocks, RUN_BYTES), *dst = make_layout(blocks, 2 * RUN_BYTES);
+    kvf_layout *src = bench_pair_layout(blocks, RUNS_PER_BLOCK, RUN_BYTES, RUN_BYTES);
+    kvf_layout *dst = bench_pair_layout(blocks, RUNS_PER_BLOCK, RUN_BYTES, 2 * RUN_BYTES);
     struct bench_pair_options options = {
         .transports = "shm", .src_layout = src, .dst_layout = dst, .src = &bench->src, .dst = &bench->dst,
         .request_tokens = blocks * RUNS_PER_BLOCK,
