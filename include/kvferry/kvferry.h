@@ -13,6 +13,7 @@
 #include "kvferry/plan.h"
 #include "kvferry/safetensors.h"
 #include "kvferry/status.h"
+#include "kvferry/trtllm.h"
 #include "kvferry/version.h"
 
 #endif
