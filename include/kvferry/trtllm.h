@@ -388,8 +388,8 @@ struct kvf_trtllm_pair_view {
 /** What self sends to one peer. Immutable, reference counted, any thread. */
 typedef struct kvf_trtllm_pair kvf_trtllm_pair;
 
-/** Plans all elected views of a registered peer as one kvf_plan; made once per peer and kept until it is registered anew
- *  or unregistered. A view whose mapper upstream could not build is left out of the plan, and refused at binding.
+/** Plans all elected views of a registered peer as one kvf_plan; made once per peer and kept until it is registered
+ *  anew or unregistered. A view whose mapper upstream could not build is left out of the plan, and refused at binding.
  *  @param out  returned to the caller (free with kvf_trtllm_pair_release)
  *  @return KVF_OK; KVF_ERR_NOT_FOUND (not registered); KVF_ERR_INCOMPATIBLE; KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY */
 KVF_API enum kvf_status kvf_trtllm_registrar_pair(kvf_trtllm_registrar *registrar, const char *instance_name,
@@ -420,8 +420,8 @@ KVF_API const kvf_plan *kvf_trtllm_pair_plan(const kvf_trtllm_pair *pair);
 
 /* ---- writes: one request, or one chunk of it ---------------------------------------------------------------- */
 
-/** Block ids of one layer group. PAGED: positional, entry i is block ordinal i of the prompt (of this rank, under context
- *  parallelism), -1 a hole. STATE: one slot, or none. */
+/** Block ids of one layer group. PAGED: positional, entry i is block ordinal i of the prompt (of this rank, under
+ *  context parallelism), -1 a hole. STATE: one slot, or none. */
 struct kvf_trtllm_blocks {
     const int64_t *ids;
     size_t count;
@@ -517,8 +517,8 @@ enum kvf_trtllm_outcome {
 };
 
 /** Joins the votes of all ranks (one entry each, 0 = nothing known yet): cancelled goes before failed goes before
- *  completed. `*may_retire` is 1 when the outcome is not pending and its memory may be reused: a completed one at once, a
- *  failed or cancelled one when every rank is quiesced. Pure; usable behind any collective. */
+ *  completed. `*may_retire` is 1 when the outcome is not pending and its memory may be reused: a completed one at once,
+ *  a failed or cancelled one when every rank is quiesced. Pure; usable behind any collective. */
 KVF_API enum kvf_trtllm_outcome kvf_trtllm_agree(const uint32_t *votes, size_t rank_count, int *may_retire);
 
 #ifdef __cplusplus
