@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** @file elect.h  Numbers of the grid that several parts need. */
+#ifndef KVFI_TRTLLM_ELECT_H
+#define KVFI_TRTLLM_ELECT_H
+
+#include "kvferry/trtllm.h"
+
+#include <stdbool.h>
+
+/** TP ranks of one DP group: tp_size / dp_size under attention DP, else tp_size. At least 1. */
+int64_t kvfi_trt_group_tp(const struct kvf_trtllm_rank_spec *rank);
+
+/** Size and rank of the grid that recurrent state is cut over: 1 and 0 under attention DP, TP by CP otherwise. */
+void kvfi_trt_state_tp(const struct kvf_trtllm_rank_spec *rank, int64_t *size, int64_t *number);
+
+/** Whether a rank runs attention DP; whether its cache is key-only. */
+bool kvfi_trt_attention_dp(const struct kvf_trtllm_rank_spec *rank);
+bool kvfi_trt_key_only(const struct kvf_trtllm_rank_spec *rank);
+
+/** Flat rank in an instance of tp by cp by pp ranks: the one place that knows the order. */
+int64_t kvfi_trt_flat_rank(int64_t pp_rank, int64_t tp_rank, int64_t cp_rank, int64_t tp_size, int64_t cp_size);
+
+#endif
