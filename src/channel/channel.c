@@ -264,25 +264,50 @@ static enum kvf_status send_failed(struct kvfi_channel *channel, int cause, cons
     }
 }
 
-enum kvf_status kvfi_channel_send(struct kvfi_channel *channel, const struct kvfi_route *to, const void *bytes,
-                                  size_t byte_count, struct kvf_error *error)
+static enum kvf_status send_all(struct kvfi_channel *channel, const struct kvfi_route *to,
+                                const struct kvfi_frame *frames, size_t count, struct kvf_error *error)
 {
     struct peer *peer = to->peer ? find_peer(channel, to->peer) : NULL;
     void *socket = to->peer ? (peer ? peer->socket : NULL) : channel->router;
     int cause;
 
-    if (byte_count == 0 || byte_count > (size_t)channel->limits.message_bytes)
-        return kvfi_fail(error, KVF_ERR_LIMIT, "channel: message has %zu bytes, expected 1 to %" PRId64, byte_count,
-                         channel->limits.message_bytes);
     if (!socket) {
         channel->stats.unroutable++;
         return kvfi_fail(error, KVF_ERR_UNREACHABLE, "channel: peer %" PRIu64 " is not connected", to->peer);
     }
-    cause = kvfi_socket_send(socket, to->peer ? NULL : to->id, to->peer ? 0 : to->id_bytes, bytes, byte_count);
+    cause = kvfi_socket_send(socket, to->peer ? NULL : to->id, to->peer ? 0 : to->id_bytes, frames, count);
     note_events(channel, socket, peer ? &peer->pending : &channel->router_pending);
     if (cause != 0) return send_failed(channel, cause, to, error);
     channel->stats.sent++;
     return KVF_OK;
+}
+
+enum kvf_status kvfi_channel_send(struct kvfi_channel *channel, const struct kvfi_route *to, const void *bytes,
+                                  size_t byte_count, struct kvf_error *error)
+{
+    const struct kvfi_frame frame = {bytes, byte_count};
+
+    if (byte_count == 0 || byte_count > (size_t)channel->limits.message_bytes)
+        return kvfi_fail(error, KVF_ERR_LIMIT, "channel: message has %zu bytes, expected 1 to %" PRId64, byte_count,
+                         channel->limits.message_bytes);
+    return send_all(channel, to, &frame, 1, error);
+}
+
+enum kvf_status kvfi_channel_send_frames(struct kvfi_channel *channel, const struct kvfi_route *to,
+                                         const struct kvfi_frame *frames, size_t count, struct kvf_error *error)
+{
+    size_t left = (size_t)channel->limits.message_bytes;
+
+    if (count == 0 || count > KVFI_CHANNEL_FRAMES)
+        return kvfi_fail(error, KVF_ERR_LIMIT, "channel: message has %zu frames, expected 1 to %d", count,
+                         KVFI_CHANNEL_FRAMES);
+    for (size_t i = 0; i < count; i++) {
+        if (frames[i].byte_count > left)
+            return kvfi_fail(error, KVF_ERR_LIMIT, "channel: message has more than %" PRId64 " bytes in its frames",
+                             channel->limits.message_bytes);
+        left -= frames[i].byte_count;
+    }
+    return send_all(channel, to, frames, count, error);
 }
 
 /* ---- dispatch ---- */
@@ -302,19 +327,44 @@ static void refuse(struct kvfi_channel *channel, const struct kvfi_dialect *dial
     if (dialect->refuse) dialect->refuse(context, from, bytes, byte_count, &error);
 }
 
+#define MISFIT_TEXT_BYTES 96
+
+/** Says what is wrong with the number and length of the frames, in `text` perhaps; NULL = nothing. */
+static const char *misfit(const struct kvfi_channel *channel, const struct kvfi_dialect *dialect,
+                          const struct kvfi_frames *frames, char text[MISFIT_TEXT_BYTES])
+{
+    size_t most_bytes = (size_t)channel->limits.message_bytes;
+
+    if (frames->count == 0) return "message has no frame";
+    if (!dialect->handle_frames) {
+        if (frames->count > 1) return "message has several frames, expected one";
+        return frames->bytes == 0 ? "message is empty" : NULL;
+    }
+    if (frames->count <= KVFI_CHANNEL_FRAMES && frames->bytes <= most_bytes) return NULL;
+    if (frames->count > KVFI_CHANNEL_FRAMES)
+        snprintf(text, MISFIT_TEXT_BYTES, "message has %zu frames, expected at most %d", frames->count,
+                 KVFI_CHANNEL_FRAMES);
+    else
+        snprintf(text, MISFIT_TEXT_BYTES, "message has %zu bytes in its frames, expected at most %zu", frames->bytes,
+                 most_bytes);
+    return text;
+}
+
 static void deliver(struct kvfi_channel *channel, const struct kvfi_dialect *dialect, void *context,
                     const struct kvfi_frames *frames, const struct kvfi_route *from)
 {
-    const void *bytes = kvfi_frames_bytes(frames);
-    size_t byte_count = kvfi_frames_count(frames);
+    char text[MISFIT_TEXT_BYTES];
+    const char *why = misfit(channel, dialect, frames, text);
+    const struct kvfi_frame *first = &frames->frames[0];
 
-    if (frames->extra) refuse(channel, dialect, context, from, NULL, 0, "message has several frames, expected one");
-    else if (byte_count == 0) refuse(channel, dialect, context, from, NULL, 0, "message is empty");
-    else if (dialect->recognise && !dialect->recognise(bytes, byte_count))
-        refuse(channel, dialect, context, from, bytes, byte_count, "message is not of this protocol");
-    else {
+    if (why) {
+        refuse(channel, dialect, context, from, NULL, 0, why);
+    } else if (dialect->recognise && !dialect->recognise(first->bytes, first->byte_count)) {
+        refuse(channel, dialect, context, from, first->bytes, first->byte_count, "message is not of this protocol");
+    } else {
         channel->stats.received++;
-        dialect->handle(context, from, bytes, byte_count);
+        if (dialect->handle_frames) dialect->handle_frames(context, from, frames->frames, frames->count);
+        else dialect->handle(context, from, first->bytes, first->byte_count);
     }
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** @file channel.h  Sockets and frames of the control plane: one ZeroMQ ROUTER to be reached at, one DEALER per peer.
  *
- *  A channel carries opaque messages of one frame each and knows nothing of what they say. Its endpoint speaks one
- *  dialect, whose table the owner hands over at each dispatch. All calls are made by one thread (the owner's progress
+ *  A channel carries opaque messages and knows nothing of what they say: of one frame each, or of a few for a dialect
+ *  that has them. Its endpoint speaks one dialect, whose table the owner hands over at each dispatch; who speaks two
+ *  opens two channels. No delimiter frame is added or expected. All calls are made by one thread (the owner's progress
  *  thread), except open and close, which may be made by another while that thread is not running. No call blocks,
  *  except close, for at most its flush time.
  */
@@ -16,6 +17,7 @@
 
 enum kvfi_channel_limit {
     KVFI_CHANNEL_ROUTE_BYTES = 32,    /* longest routing id; frames from a longer one are dropped */
+    KVFI_CHANNEL_FRAMES = 16,         /* most frames of a message, the routing id not counted */
     KVFI_CHANNEL_ENDPOINT_BYTES = 512 /* closing zero included */
 };
 
@@ -28,15 +30,24 @@ struct kvfi_route {
 
 bool kvfi_route_equal(const struct kvfi_route *a, const struct kvfi_route *b);
 
+/** One frame of a message: bytes that are borrowed for a call. It may be empty; `bytes` is of no meaning then. */
+struct kvfi_frame {
+    const void *bytes;
+    size_t byte_count;
+};
+
 /** What one dialect does with what arrives. The functions may call send, connect and disconnect. */
 struct kvfi_dialect {
     const char *name;
-    /** True when the bytes look like a message of this dialect. NULL = all do. */
+    /** True when the bytes (of the first frame) look like a message of this dialect. NULL = all do. */
     bool (*recognise)(const void *bytes, size_t byte_count);
-    /** Takes a message; the bytes are borrowed for the call, and may be hostile. */
+    /** Takes a message of one frame, not empty; the bytes are borrowed for the call, and may be hostile. */
     void (*handle)(void *context, const struct kvfi_route *from, const void *bytes, size_t byte_count);
-    /** Takes what is no message: not recognised, empty, or of several frames (`byte_count` 0 then). `error` says what.
-     *  NULL = dropped and counted only. */
+    /** Takes a message of 1 to KVFI_CHANNEL_FRAMES frames, max_message_bytes in all, any of them perhaps empty. When
+     *  this is set, it is called for every message and `handle` for none. */
+    void (*handle_frames)(void *context, const struct kvfi_route *from, const struct kvfi_frame *frames, size_t count);
+    /** Takes what is no message: not recognised (its first frame is told), or, with `byte_count` 0, empty, of too many
+     *  frames or bytes. `error` says what. NULL = dropped and counted only. */
     void (*refuse)(void *context, const struct kvfi_route *from, const void *bytes, size_t byte_count,
                    const struct kvf_error *error);
 };
@@ -45,7 +56,8 @@ struct kvfi_channel_options {
     const char *host;          /* address or name to bind, also an IPv6 address; NULL = "127.0.0.1" */
     int port;                  /* 0 = any free one */
     bool ipv6;                 /* allow IPv6 for names and peers; an IPv6 address as `host` sets it */
-    int64_t max_message_bytes; /* a peer that sends more is cut off; 0 = 1 MiB */
+    int64_t max_message_bytes; /* a peer that sends a longer frame is cut off, and a message of several frames that
+                                  has more in all is refused; 0 = 1 MiB */
     int send_limit;            /* messages queued per peer before send says KVF_ERR_AGAIN; 0 = 4096 */
     int receive_limit;         /* messages queued per peer before it is held back; 0 = 256 */
     struct kvfi_log *log;      /* valid until close; NULL logs nothing */
@@ -53,7 +65,7 @@ struct kvfi_channel_options {
 
 struct kvfi_channel_stats {
     int64_t received, sent; /* messages */
-    int64_t refused;        /* not recognised, empty, several frames, routing id too long */
+    int64_t refused;        /* not recognised, empty, too many frames or bytes, routing id too long */
     int64_t unroutable;     /* answers to a peer that is gone */
     int64_t held_back;      /* sends that got KVF_ERR_AGAIN */
     int64_t peers;          /* outgoing connections now */
@@ -90,12 +102,17 @@ enum kvf_status kvfi_channel_connect(struct kvfi_channel *channel, const char *e
  *  and incoming routes are fine: nothing happens. */
 void kvfi_channel_disconnect(struct kvfi_channel *channel, const struct kvfi_route *route);
 
-/** Sends one message (copied).
+/** Sends one message of one frame (copied), 1 byte or more.
  *  @return KVF_OK (queued); KVF_ERR_AGAIN (too many queued, or the peer does not read); KVF_ERR_UNREACHABLE (an
  *          incoming peer that is gone, or a route that was disconnected); KVF_ERR_LIMIT (longer than
  *          max_message_bytes); KVF_ERR_NO_MEMORY; KVF_ERR_SYSTEM */
 enum kvf_status kvfi_channel_send(struct kvfi_channel *channel, const struct kvfi_route *to, const void *bytes,
                                   size_t byte_count, struct kvf_error *error);
+
+/** Sends one message of `count` frames (copied), 1 to KVFI_CHANNEL_FRAMES: all of them or, on failure, none.
+ *  @return as kvfi_channel_send; KVF_ERR_LIMIT also for another number of frames. max_message_bytes holds for the sum */
+enum kvf_status kvfi_channel_send_frames(struct kvfi_channel *channel, const struct kvfi_route *to,
+                                         const struct kvfi_frame *frames, size_t count, struct kvf_error *error);
 
 /** Takes what has arrived and hands it to the dialect. Bounded work: with more left the descriptor stays readable.
  *  Returns the messages taken, refused ones included. */

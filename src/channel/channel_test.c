@@ -65,7 +65,8 @@ static bool is_not_bad(const void *bytes, size_t byte_count)
     return byte_count < 3 || memcmp(bytes, "bad", 3) != 0;
 }
 
-static const struct kvfi_dialect dialect = {"test", is_not_bad, on_message, on_refusal};
+static const struct kvfi_dialect dialect = {.name = "test", .recognise = is_not_bad, .handle = on_message,
+                                           .refuse = on_refusal};
 
 static struct kvfi_channel *open_channel(const struct kvfi_channel_options *options)
 {

@@ -130,18 +130,43 @@ bool kvfi_socket_is_readable(void *socket)
     return zmq_getsockopt(socket, ZMQ_EVENTS, &events, &bytes) != 0 || (events & ZMQ_POLLIN);
 }
 
-int kvfi_socket_send(void *socket, const void *id, size_t id_bytes, const void *bytes, size_t byte_count)
+static int send_part(zmq_msg_t *part, void *socket, int more)
 {
-    int sent = 0;
+    int sent;
 
-    if (id_bytes) {
-        do sent = zmq_send(socket, id, id_bytes, ZMQ_SNDMORE | ZMQ_DONTWAIT);
-        while (sent < 0 && errno == EINTR);
-        if (sent < 0) return errno;
-    }
-    do sent = zmq_send(socket, bytes, byte_count, ZMQ_DONTWAIT);
+    do sent = zmq_msg_send(part, socket, more | ZMQ_DONTWAIT);
     while (sent < 0 && errno == EINTR);
     return sent < 0 ? errno : 0;
+}
+
+static int fill_part(zmq_msg_t *part, const void *bytes, size_t byte_count)
+{
+    if (zmq_msg_init_size(part, byte_count) != 0) return errno;
+    if (byte_count > 0) memcpy(zmq_msg_data(part), bytes, byte_count);
+    return 0;
+}
+
+int kvfi_socket_send(void *socket, const void *id, size_t id_bytes, const struct kvfi_frame *frames, size_t count)
+{
+    zmq_msg_t parts[KVFI_CHANNEL_FRAMES + 1];
+    size_t filled = 0, sent = 0;
+    int cause = 0, failed;
+
+    if (id_bytes > 0) cause = fill_part(&parts[filled], id, id_bytes);
+    if (id_bytes > 0 && cause == 0) filled++;
+    for (size_t i = 0; i < count && cause == 0; i++) {
+        cause = fill_part(&parts[filled], frames[i].bytes, frames[i].byte_count);
+        if (cause == 0) filled++;
+    }
+    if (cause == 0) cause = send_part(&parts[sent++], socket, filled > 1 ? ZMQ_SNDMORE : 0);
+    /* Once the first has gone, a failure means that the connection went and the message with it. The rest is handed over
+     * all the same: until the last frame, the socket takes what comes for the rest of that message. */
+    for (bool begun = cause == 0; begun && sent < filled; sent++) {
+        failed = send_part(&parts[sent], socket, sent + 1 < filled ? ZMQ_SNDMORE : 0);
+        if (cause == 0) cause = failed;
+    }
+    while (filled > 0) zmq_msg_close(&parts[--filled]);
+    return cause;
 }
 
 static int receive_part(zmq_msg_t *part, void *socket)
@@ -153,43 +178,55 @@ static int receive_part(zmq_msg_t *part, void *socket)
     return got;
 }
 
-bool kvfi_frames_receive(void *socket, bool with_id, struct kvfi_frames *out)
+static bool receive_id(void *socket, struct kvfi_frames *out, bool *more)
 {
     zmq_msg_t part;
-    bool more;
 
-    out->id_bytes = 0;
-    zmq_msg_init(&out->payload);
-    if (receive_part(&out->payload, socket) < 0) return false;
-    more = zmq_msg_more(&out->payload);
-    if (with_id) {
-        out->id_bytes = zmq_msg_size(&out->payload) <= sizeof out->id ? zmq_msg_size(&out->payload) : 0;
-        memcpy(out->id, zmq_msg_data(&out->payload), out->id_bytes);
-        zmq_msg_close(&out->payload);
-        zmq_msg_init(&out->payload);
-        /* A ROUTER hands over whole messages only: the frames after the id are there. */
-        if (more) more = receive_part(&out->payload, socket) >= 0 && zmq_msg_more(&out->payload);
-    }
-    out->extra = more;
-    while (more) {
-        zmq_msg_init(&part);
-        more = receive_part(&part, socket) >= 0 && zmq_msg_more(&part);
+    zmq_msg_init(&part);
+    if (receive_part(&part, socket) < 0) {
         zmq_msg_close(&part);
+        return false;
     }
+    out->id_bytes = zmq_msg_size(&part) <= sizeof out->id ? zmq_msg_size(&part) : 0;
+    memcpy(out->id, zmq_msg_data(&part), out->id_bytes);
+    *more = zmq_msg_more(&part);
+    zmq_msg_close(&part);
     return true;
 }
 
-const void *kvfi_frames_bytes(const struct kvfi_frames *frames)
+/** Receives the next frame, keeps it if there is room, and says whether another follows. */
+static bool receive_frame(void *socket, struct kvfi_frames *out, bool *more)
 {
-    return zmq_msg_data((zmq_msg_t *)&frames->payload);
+    zmq_msg_t dropped, *part = out->count < KVFI_CHANNEL_FRAMES ? &out->parts[out->count] : &dropped;
+
+    zmq_msg_init(part);
+    if (receive_part(part, socket) < 0) {
+        zmq_msg_close(part);
+        return false;
+    }
+    *more = zmq_msg_more(part);
+    if (part == &dropped) {
+        zmq_msg_close(part);
+    } else {
+        out->frames[out->count] = (struct kvfi_frame){zmq_msg_data(part), zmq_msg_size(part)};
+        out->bytes += zmq_msg_size(part);
+    }
+    out->count++;
+    return true;
 }
 
-size_t kvfi_frames_count(const struct kvfi_frames *frames)
+bool kvfi_frames_receive(void *socket, bool with_id, struct kvfi_frames *out)
 {
-    return zmq_msg_size((zmq_msg_t *)&frames->payload);
+    bool more = true;
+
+    out->id_bytes = out->count = out->bytes = 0;
+    if (with_id && !receive_id(socket, out, &more)) return false;
+    /* Sockets hand over whole messages only: the frames after the first are there. */
+    while (more && receive_frame(socket, out, &more)) { }
+    return with_id || out->count > 0;
 }
 
 void kvfi_frames_fini(struct kvfi_frames *frames)
 {
-    zmq_msg_close(&frames->payload);
+    for (size_t i = 0; i < frames->count && i < KVFI_CHANNEL_FRAMES; i++) zmq_msg_close(&frames->parts[i]);
 }

@@ -7,7 +7,7 @@
 
 #include <zmq.h>
 
-#include "kvferry/status.h"
+#include "channel/channel.h"
 
 struct kvfi_socket_limits {
     int64_t message_bytes;
@@ -33,22 +33,22 @@ int kvfi_socket_fd(void *socket);
 
 bool kvfi_socket_is_readable(void *socket);
 
-/** Sends one frame, after a routing id when `id_bytes` is above 0. Returns 0 or an errno. */
-int kvfi_socket_send(void *socket, const void *id, size_t id_bytes, const void *bytes, size_t byte_count);
+/** Sends 1 to KVFI_CHANNEL_FRAMES frames, after a routing id when `id_bytes` is above 0: all or none. Returns 0 or an
+ *  errno. */
+int kvfi_socket_send(void *socket, const void *id, size_t id_bytes, const struct kvfi_frame *frames, size_t count);
 
-/** A received message: its first frame after the routing id. */
+/** A received message: its frames after the routing id. */
 struct kvfi_frames {
     unsigned char id[255];
     size_t id_bytes;
-    zmq_msg_t payload;
-    bool extra; /* there were further frames, dropped, or none at all */
+    size_t count; /* also those that were dropped, beyond KVFI_CHANNEL_FRAMES */
+    size_t bytes; /* of those that were kept */
+    struct kvfi_frame frames[KVFI_CHANNEL_FRAMES]; /* bytes of `parts` */
+    zmq_msg_t parts[KVFI_CHANNEL_FRAMES];
 };
 
-/** Receives one whole message without blocking; false when there is none. */
+/** Receives one whole message without blocking; false when there is none (then there is nothing to fini). */
 bool kvfi_frames_receive(void *socket, bool with_id, struct kvfi_frames *out);
-
-const void *kvfi_frames_bytes(const struct kvfi_frames *frames);
-size_t kvfi_frames_count(const struct kvfi_frames *frames);
 void kvfi_frames_fini(struct kvfi_frames *frames);
 
 #endif

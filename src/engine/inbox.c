@@ -156,7 +156,8 @@ static void refuse(void *context, const struct kvfi_route *from, const void *byt
 
 size_t kvfi_inbox_dispatch(kvf_engine *engine)
 {
-    static const struct kvfi_dialect dialect = {"kvferry/1", kvfi_wire_recognise, handle, refuse};
+    static const struct kvfi_dialect dialect = {.name = "kvferry/1", .recognise = kvfi_wire_recognise,
+                                                 .handle = handle, .refuse = refuse};
 
     return kvfi_channel_dispatch(engine->channel, &dialect, engine);
 }

@@ -83,7 +83,8 @@ static void on_refusal(void *context, const struct kvfi_route *from, const void 
 
 int main(int argc, char **argv)
 {
-    static const struct kvfi_dialect dialect = {"kvferry/1", kvfi_wire_recognise, on_message, on_refusal};
+    static const struct kvfi_dialect dialect = {.name = "kvferry/1", .recognise = kvfi_wire_recognise,
+                                                 .handle = on_message, .refuse = on_refusal};
     int64_t end_ns = kvfi_now_ns() + 60 * KVFI_SECOND;
     struct peer peer = {.over = false};
     struct kvf_error error;

@@ -60,7 +60,7 @@ static void hand_drop(struct hand *hand)
 /* The next message of a type; others before it are dropped. */
 static struct kvfi_message *hand_hear(struct hand *hand, enum kvfi_message_type type)
 {
-    static const struct kvfi_dialect dialect = {"kvferry/1", kvfi_wire_recognise, take, NULL};
+    static const struct kvfi_dialect dialect = {.name = "kvferry/1", .recognise = kvfi_wire_recognise, .handle = take};
     int64_t end = kit_now_ns() + 10 * SECOND;
 
     for (;;) {
