@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** @file draw_map.h  A map of what a destination gets: rows are layers, columns are heads, letters are rank pairs. */
+#ifndef KVFERRY_CLI_DRAW_MAP_H
+#define KVFERRY_CLI_DRAW_MAP_H
+
+#include "cli/draw_text.h"
+
+/** One cell of what a rank pair moves. */
+struct draw_cell {
+    const char *role;
+    int64_t layer, unit_first, unit_end;
+    size_t pair;
+};
+
+/** Everything that moves. */
+struct draw_map {
+    struct draw_cell *cells; /* sorted when drawn */
+    size_t count;
+    char (*names)[16]; /* of each pair in the map: "A", or "A>b" */
+    const char *units; /* what the columns are: "heads" */
+};
+
+/** The letter of a rank: A to Z (or a to z), then numbers. */
+void draw_letter(size_t number, char first, char *text, size_t bytes);
+
+/** Draws one map per set of roles that come from the same ranks. */
+void draw_maps(struct draw_map *map, const struct draw_glyphs *glyphs, FILE *out);
+
+#endif
