@@ -14,6 +14,7 @@
 #include "kvferry/safetensors.h"
 #include "kvferry/status.h"
 #include "kvferry/trtllm.h"
+#include "kvferry/trtllm_worker.h"
 #include "kvferry/version.h"
 
 #endif
