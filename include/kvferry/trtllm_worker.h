@@ -81,8 +81,8 @@ struct kvf_trtllm_agent {
                             struct kvf_error *error);
     /** Forgets a remote agent; no write to it is out. Unknown names are fine. */
     void (*invalidate)(void *context, const char *name);
-    /** Begins a write. KVF_OK: exactly one DONE or FAILED follows, perhaps after one IN_DOUBT, or an IN_DOUBT alone.
-     *  KVF_ERR_IN_DOUBT: it may have begun, and nothing follows. Any other status: it never began. */
+    /** Begins a write. KVF_OK: DONE or FAILED follows, exactly one of them; or IN_DOUBT, once, and one of the two later
+     *  if it gets known. KVF_ERR_IN_DOUBT: it may have begun, and nothing follows. Any other status: it never began. */
     enum kvf_status (*submit)(void *context, const struct kvf_trtllm_agent_write *write, struct kvf_error *error);
     /** Takes up to `capacity` events. */
     size_t (*poll)(void *context, struct kvf_trtllm_agent_event *events, size_t capacity);
@@ -90,7 +90,7 @@ struct kvf_trtllm_agent {
      *  while anything is out. */
     int (*fd)(void *context);
     /** Optional: asks to be told (GONE) when the agent `name` can write here no more because its process ended: the one
-     *  proof that settles memory without the writer's word. KVF_ERR_NOT_SUPPORTED: it cannot know.*/
+     *  proof that settles memory without the writer's word. KVF_ERR_NOT_SUPPORTED: it cannot know. */
     enum kvf_status (*watch)(void *context, const char *name, const void *info, size_t info_bytes,
                              struct kvf_error *error);
 };
