@@ -17,6 +17,15 @@ void kvfi_trt_state_tp(const struct kvf_trtllm_rank_spec *rank, int64_t *size, i
 bool kvfi_trt_attention_dp(const struct kvf_trtllm_rank_spec *rank);
 bool kvfi_trt_key_only(const struct kvf_trtllm_rank_spec *rank);
 
+/** Duplication factors of the two rank-wide head counts. */
+void kvfi_trt_rank_factors(const struct kvf_trtllm_rank_spec *self, const struct kvf_trtllm_rank_spec *peer,
+                           int64_t *duplicates, int64_t *peer_duplicates);
+
+/** How many pipeline stages of the peer hold layers that self's own stage holds, by position, and the first of them
+ *  (unwritten when there are none). They are consecutive. */
+int64_t kvfi_trt_overlapping_stages(const struct kvf_trtllm_rank_spec *self, const struct kvf_trtllm_rank_spec *peer,
+                                    int64_t *first);
+
 /** Flat rank in an instance of tp by cp by pp ranks: the one place that knows the order. */
 int64_t kvfi_trt_flat_rank(int64_t pp_rank, int64_t tp_rank, int64_t cp_rank, int64_t tp_size, int64_t cp_size);
 

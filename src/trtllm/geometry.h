@@ -13,7 +13,7 @@
 #include <stdbool.h>
 
 /** One layer of a view: its two numbers, and where its region starts in a slot. */
-struct kvfi_trt_place {
+struct kvfi_trt_region {
     int64_t global_layer, local_layer, start_bytes;
 };
 
@@ -25,7 +25,7 @@ struct kvfi_trt_view {
     struct kvf_trtllm_view_key key;
     const char **roles;                    /**< the role set in order; spec->role_count of them */
     uint64_t role_hash;                    /**< equal for equal sets */
-    struct kvfi_trt_place *places;         /**< in physical order: by start, then by first entry */
+    struct kvfi_trt_region *places;         /**< in physical order: by start, then by first entry */
     size_t place_count;
     uint32_t *by_global;                   /**< indices of places by their global layer */
     int64_t layer_bytes;                   /**< of each layer, by the entries; 0 when `sound` is false */
@@ -71,7 +71,7 @@ const struct kvfi_trt_view *kvfi_trt_geometry_view(const struct kvfi_trt_geometr
 int64_t kvfi_trt_geometry_group(const struct kvfi_trt_geometry *geometry, int64_t cache, int64_t global_layer);
 
 /** The place of a global layer in a view, or NULL. */
-const struct kvfi_trt_place *kvfi_trt_view_place(const struct kvfi_trt_view *view, int64_t global_layer);
+const struct kvfi_trt_region *kvfi_trt_view_place(const struct kvfi_trt_view *view, int64_t global_layer);
 
 /** Whether two views have the same role set; and whether they hold a layer in common. */
 bool kvfi_trt_view_same_roles(const struct kvfi_trt_view *a, const struct kvfi_trt_view *b);
