@@ -1,0 +1,532 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* REQUEST_DATA's payload. The reader walks the bytes forward and allocates once, after everything was looked at. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <msgpack.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "trtllm/message.h"
+#include "wire/text.h"
+
+/* ---- single objects ----------------------------------------------------------------------------------------- */
+
+enum kind { NIL, BOOLEAN, INTEGER, HUGE, FLOATING, TEXT, BINARY, ARRAY, MAP, EXTENSION };
+
+static const char *const kind_texts[] = {"nil", "a boolean", "an integer", "above 2^63 - 1", "a float", "a text",
+                                         "binary", "an array", "a map", "an extension"};
+
+/* The head of one object, with its payload where that is not objects. */
+struct object {
+    enum kind kind;
+    uint64_t number;           /* INTEGER (two's complement), HUGE */
+    const unsigned char *data; /* TEXT, BINARY */
+    uint64_t count;            /* of bytes of data, of elements, of pairs */
+};
+
+struct walk {
+    const unsigned char *begin, *at, *end;
+};
+
+static uint64_t big_endian(const unsigned char *bytes, size_t count)
+{
+    uint64_t value = 0;
+
+    for (size_t i = 0; i < count; i++)
+        value = value << 8 | bytes[i];
+    return value;
+}
+
+static uint64_t sign_extend(uint64_t value, size_t bytes)
+{
+    unsigned shift = (unsigned)(64 - 8 * bytes);
+
+    return (uint64_t)((int64_t)(value << shift) >> shift);
+}
+
+/* What follows the first byte: bytes of a number or of a count, and of an extension's type. */
+struct form {
+    uint8_t kind, field_bytes, extra_bytes;
+    bool is_signed;
+};
+
+static struct form form_of(unsigned char first)
+{
+    static const struct form forms[32] = {
+        {NIL, 0, 0, 0},       {NIL, 0, 0, 0} /* no type */, {BOOLEAN, 0, 0, 0},   {BOOLEAN, 0, 0, 0},
+        {BINARY, 1, 0, 0},    {BINARY, 2, 0, 0},    {BINARY, 4, 0, 0},    {EXTENSION, 1, 1, 0},
+        {EXTENSION, 2, 1, 0}, {EXTENSION, 4, 1, 0}, {FLOATING, 4, 0, 0},  {FLOATING, 8, 0, 0},
+        {INTEGER, 1, 0, 0},   {INTEGER, 2, 0, 0},   {INTEGER, 4, 0, 0},   {INTEGER, 8, 0, 0},
+        {INTEGER, 1, 0, 1},   {INTEGER, 2, 0, 1},   {INTEGER, 4, 0, 1},   {INTEGER, 8, 0, 1},
+        {EXTENSION, 0, 2, 0}, {EXTENSION, 0, 3, 0}, {EXTENSION, 0, 5, 0}, {EXTENSION, 0, 9, 0},
+        {EXTENSION, 0, 17, 0}, {TEXT, 1, 0, 0},     {TEXT, 2, 0, 0},      {TEXT, 4, 0, 0},
+        {ARRAY, 2, 0, 0},     {ARRAY, 4, 0, 0},     {MAP, 2, 0, 0},       {MAP, 4, 0, 0}};
+
+    return forms[first - 0xc0];
+}
+
+/* Objects whose value or count is in the first byte. */
+static bool read_short(unsigned char first, struct object *out)
+{
+    if (first < 0x80)
+        *out = (struct object){.kind = INTEGER, .number = first};
+    else if (first >= 0xe0)
+        *out = (struct object){.kind = INTEGER, .number = sign_extend(first, 1)};
+    else if (first < 0x90)
+        *out = (struct object){.kind = MAP, .count = first & 0x0f};
+    else if (first < 0xa0)
+        *out = (struct object){.kind = ARRAY, .count = first & 0x0f};
+    else if (first < 0xc0)
+        *out = (struct object){.kind = TEXT, .count = first & 0x1f};
+    else
+        return false;
+    return true;
+}
+
+/* Reads one head and steps over it and over its payload; false where the bytes end early or begin nothing. */
+static bool next(struct walk *walk, struct object *out)
+{
+    size_t left = (size_t)(walk->end - walk->at);
+    unsigned char first;
+
+    if (left == 0)
+        return false;
+    first = *walk->at;
+    if (read_short(first, out)) {
+        walk->at++;
+        left--;
+    } else {
+        struct form form = form_of(first);
+        uint64_t value;
+
+        if (first == 0xc1 || left - 1 < (size_t)form.field_bytes + form.extra_bytes)
+            return false;
+        value = big_endian(walk->at + 1, form.field_bytes);
+        walk->at += 1 + form.field_bytes + form.extra_bytes;
+        left -= 1 + (size_t)form.field_bytes + form.extra_bytes;
+        *out = (struct object){.kind = form.kind, .number = value, .count = value};
+        if (form.is_signed)
+            out->number = sign_extend(value, form.field_bytes);
+        else if (form.kind == INTEGER && value > INT64_MAX)
+            out->kind = HUGE;
+    }
+    if (out->kind == TEXT || out->kind == BINARY || out->kind == EXTENSION) {
+        if (out->count > left)
+            return false;
+        out->data = walk->at;
+        walk->at += out->count;
+    }
+    return out->kind != ARRAY || out->count <= left;
+}
+
+/* Steps over what is inside an object whose head was read. Every turn takes a byte at least, so it ends; nothing
+ * recurses. */
+static bool skip_inside(struct walk *walk, const struct object *object)
+{
+    uint64_t left = object->kind == MAP ? 2 * object->count : object->kind == ARRAY ? object->count : 0;
+    struct object inner;
+
+    while (left > 0) {
+        if (left > (uint64_t)(walk->end - walk->at) || !next(walk, &inner))
+            return false;
+        left--;
+        left += inner.kind == MAP ? 2 * inner.count : inner.kind == ARRAY ? inner.count : 0;
+    }
+    return true;
+}
+
+/* ---- fields ------------------------------------------------------------------------------------------------- */
+
+enum field { SENDER_REQ_ID, INSTANCE_NAME, INSTANCE_RANK, BLOCK_IDS, UNIQUE_RID, DST_START, AUX_SLOT, SLICE_ID,
+             BOUNCE, FIELDS };
+
+static const char *const keys[FIELDS] = {
+    "sender_req_id", "instance_name", "instance_rank", "block_ids_per_layer_groups", "unique_rid", "dst_start_token",
+    "aux_slot", "slice_id", "bounce_dst_base"};
+
+/* Where each field's value begins; NULL = not there. */
+struct found {
+    struct walk values[FIELDS];
+};
+
+static enum kvf_status broken(const struct walk *walk, struct kvf_error *error)
+{
+    return kvfi_fail_at(error, KVF_ERR_PROTOCOL, walk->at - walk->begin,
+                        "REQUEST_DATA: byte %td of %td starts nothing that fits in the bytes left",
+                        walk->at - walk->begin, walk->end - walk->begin);
+}
+
+static enum field find_key(const struct object *object)
+{
+    int field = 0;
+
+    if (object->kind != TEXT)
+        return FIELDS;
+    while (field < FIELDS &&
+           (strlen(keys[field]) != object->count || memcmp(keys[field], object->data, object->count) != 0))
+        field++;
+    return (enum field)field;
+}
+
+static enum kvf_status find_values(const unsigned char *bytes, size_t byte_count, struct found *out,
+                                   struct kvf_error *error)
+{
+    struct walk walk = {bytes, bytes, bytes + byte_count}, start;
+    struct object map, object;
+    enum field field;
+
+    if (!next(&walk, &map))
+        return broken(&walk, error);
+    if (map.kind != MAP)
+        return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: payload is %s, expected a map", kind_texts[map.kind]);
+    for (uint64_t i = 0; i < map.count; i++) {
+        start = walk;
+        if (!next(&walk, &object) || !skip_inside(&walk, &object))
+            return broken(&start, error);
+        field = find_key(&object);
+        if (field != FIELDS && out->values[field].at != NULL)
+            return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s comes twice", keys[field]);
+        start = walk;
+        if (field != FIELDS)
+            out->values[field] = walk;
+        if (!next(&walk, &object) || !skip_inside(&walk, &object))
+            return broken(&start, error);
+    }
+    if (walk.at != walk.end)
+        return kvfi_fail_at(error, KVF_ERR_PROTOCOL, walk.at - walk.begin,
+                            "REQUEST_DATA: %td bytes after the map's end", walk.end - walk.at);
+    return KVF_OK;
+}
+
+/* The head of a field's value; false when it is not there. The bytes were walked once: it can be read. */
+static bool value_of(const struct found *found, enum field field, struct object *out)
+{
+    struct walk walk = found->values[field];
+
+    return walk.at != NULL && next(&walk, out);
+}
+
+static enum kvf_status missing(enum field field, struct kvf_error *error)
+{
+    return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s is missing", keys[field]);
+}
+
+static enum kvf_status read_integer(const struct found *found, enum field field, int64_t min, int64_t max,
+                                    int64_t *out, struct kvf_error *error)
+{
+    struct object object;
+
+    if (!value_of(found, field, &object))
+        return missing(field, error);
+    if (object.kind != INTEGER)
+        return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s is %s, expected an integer", keys[field],
+                         kind_texts[object.kind]);
+    if ((int64_t)object.number < min || (int64_t)object.number > max)
+        return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s is %" PRId64 ", expected %" PRId64 " to %" PRId64,
+                         keys[field], (int64_t)object.number, min, max);
+    *out = (int64_t)object.number;
+    return KVF_OK;
+}
+
+/* A field that may be missing or nil. */
+static enum kvf_status read_optional(const struct found *found, enum field field, int64_t *out,
+                                     struct kvf_error *error)
+{
+    struct object object;
+
+    *out = KVF_TRTLLM_NONE;
+    if (!value_of(found, field, &object) || object.kind == NIL)
+        return KVF_OK;
+    return read_integer(found, field, 0, INT64_MAX, out, error);
+}
+
+static enum kvf_status read_bounce(const struct found *found, struct kvfi_trtllm_ask *ask, struct kvf_error *error)
+{
+    struct object object;
+
+    if (!value_of(found, BOUNCE, &object) || object.kind == NIL)
+        return KVF_OK;
+    if ((object.kind != INTEGER && object.kind != HUGE) || (object.kind == INTEGER && (int64_t)object.number < 0))
+        return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s is %s, expected an address or nil", keys[BOUNCE],
+                         object.kind == INTEGER ? "a negative integer" : kind_texts[object.kind]);
+    ask->has_bounce = true;
+    ask->bounce_base = object.number;
+    return KVF_OK;
+}
+
+static enum kvf_status check_name(const struct found *found, struct object *out, struct kvf_error *error)
+{
+    if (!value_of(found, INSTANCE_NAME, out))
+        return missing(INSTANCE_NAME, error);
+    if (out->kind != TEXT)
+        return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: instance_name is %s, expected a text",
+                         kind_texts[out->kind]);
+    if (out->count == 0 || out->count > KVF_TRTLLM_MAX_TEXT_BYTES)
+        return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: instance_name has %" PRIu64 " bytes, expected 1 to %d",
+                         out->count, KVF_TRTLLM_MAX_TEXT_BYTES);
+    if (!kvfi_text_is_clean((const char *)out->data, out->count))
+        return kvfi_fail(error, KVF_ERR_PROTOCOL,
+                         "REQUEST_DATA: instance_name has control characters or is not UTF-8");
+    return KVF_OK;
+}
+
+/* ---- block ids ---------------------------------------------------------------------------------------------- */
+
+/* Looks at all arrays of ids and adds up how many there are. */
+static enum kvf_status check_groups(const struct found *found, size_t *group_count, size_t *id_count,
+                                    struct kvf_error *error)
+{
+    struct walk walk = found->values[BLOCK_IDS];
+    struct object list, ids;
+
+    if (walk.at == NULL)
+        return missing(BLOCK_IDS, error);
+    if (!next(&walk, &list))
+        return broken(&walk, error);
+    if (list.kind != ARRAY)
+        return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s is %s, expected an array", keys[BLOCK_IDS],
+                         kind_texts[list.kind]);
+    if (list.count > KVF_TRTLLM_MAX_GROUPS)
+        return kvfi_fail(error, KVF_ERR_LIMIT, "REQUEST_DATA: %s has %" PRIu64 " groups, at most %d are taken",
+                         keys[BLOCK_IDS], list.count, KVF_TRTLLM_MAX_GROUPS);
+    *id_count = 0;
+    for (uint64_t i = 0; i < list.count; i++) {
+        if (!next(&walk, &ids))
+            return broken(&walk, error);
+        if (ids.kind != BINARY)
+            return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s[%" PRIu64 "] is %s, expected binary",
+                             keys[BLOCK_IDS], i, kind_texts[ids.kind]);
+        if (ids.count % 8 != 0)
+            return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s[%" PRIu64 "] has %" PRIu64
+                             " bytes, which is no number of 8-byte ids", keys[BLOCK_IDS], i, ids.count);
+        *id_count += (size_t)(ids.count / 8);
+    }
+    *group_count = (size_t)list.count;
+    return KVF_OK;
+}
+
+static void copy_groups(const struct found *found, size_t group_count, struct kvf_trtllm_blocks *groups, int64_t *ids)
+{
+    struct walk walk = found->values[BLOCK_IDS];
+    struct object object;
+
+    if (!next(&walk, &object))
+        return;
+    for (size_t i = 0; i < group_count && next(&walk, &object); i++) {
+        groups[i] = (struct kvf_trtllm_blocks){.ids = ids, .count = (size_t)(object.count / 8)};
+        for (size_t b = 0; b < groups[i].count; b++) {
+            uint64_t value = 0;
+            for (int k = 7; k >= 0; k--)
+                value = value << 8 | object.data[8 * b + (size_t)k];
+            *ids++ = (int64_t)value;
+        }
+    }
+}
+
+/* ---- decoding ----------------------------------------------------------------------------------------------- */
+
+static enum kvf_status read_numbers(const struct found *found, struct kvfi_trtllm_ask *ask, struct kvf_error *error)
+{
+    enum kvf_status status = read_integer(found, SENDER_REQ_ID, INT64_MIN, INT64_MAX, &ask->sender_req_id, error);
+
+    if (status == KVF_OK)
+        status = read_integer(found, INSTANCE_RANK, 0, KVF_TRTLLM_MAX_RANKS - 1, &ask->instance_rank, error);
+    if (status == KVF_OK)
+        status = read_integer(found, UNIQUE_RID, INT64_MIN + 1, INT64_MAX, &ask->rid, error);
+    if (status == KVF_OK)
+        status = read_optional(found, DST_START, &ask->dst_start_token, error);
+    if (status == KVF_OK)
+        status = read_optional(found, AUX_SLOT, &ask->aux_slot, error);
+    if (status == KVF_OK)
+        status = read_optional(found, SLICE_ID, &ask->slice, error);
+    return status == KVF_OK ? read_bounce(found, ask, error) : status;
+}
+
+/* One block of memory: groups, ids, name. The counts are bounded by the bytes that are there. */
+static enum kvf_status fill(const struct found *found, const struct object *name, size_t id_count,
+                            struct kvfi_trtllm_ask *ask, struct kvf_error *error)
+{
+    size_t groups_bytes = ask->group_count * sizeof(struct kvf_trtllm_blocks);
+    size_t ids_bytes = id_count * sizeof(int64_t);
+    unsigned char *memory = malloc(groups_bytes + ids_bytes + (size_t)name->count + 1);
+    char *text;
+
+    if (memory == NULL)
+        return kvfi_fail_memory(error, "a request for data");
+    text = (char *)memory + groups_bytes + ids_bytes;
+    memcpy(text, name->data, (size_t)name->count);
+    text[name->count] = '\0';
+    copy_groups(found, ask->group_count, (struct kvf_trtllm_blocks *)memory, (int64_t *)(memory + groups_bytes));
+    ask->memory = memory;
+    ask->groups = (const struct kvf_trtllm_blocks *)memory;
+    ask->instance_name = text;
+    return KVF_OK;
+}
+
+enum kvf_status kvfi_trtllm_ask_decode(const void *bytes, size_t byte_count, struct kvfi_trtllm_ask *out,
+                                       struct kvf_error *error)
+{
+    struct kvfi_trtllm_ask ask = {0};
+    struct found found = {0};
+    struct object name;
+    size_t id_count = 0;
+    enum kvf_status status;
+
+    if (byte_count > KVFI_TRTLLM_MAX_REQUEST_BYTES)
+        return kvfi_fail(error, KVF_ERR_LIMIT, "REQUEST_DATA: payload has %zu bytes, at most %d are taken", byte_count,
+                         KVFI_TRTLLM_MAX_REQUEST_BYTES);
+    status = find_values(bytes, byte_count, &found, error);
+    if (status == KVF_OK)
+        status = read_numbers(&found, &ask, error);
+    if (status == KVF_OK)
+        status = check_name(&found, &name, error);
+    if (status == KVF_OK)
+        status = check_groups(&found, &ask.group_count, &id_count, error);
+    if (status == KVF_OK)
+        status = fill(&found, &name, id_count, &ask, error);
+    if (status == KVF_OK)
+        *out = ask;
+    return status;
+}
+
+bool kvfi_trtllm_ask_peek(const void *bytes, size_t byte_count, int64_t *rid, int64_t *slice, char *name,
+                          size_t name_capacity, int64_t *instance_rank)
+{
+    struct found found = {0};
+    struct object text;
+    bool complete = true;
+
+    name[0] = '\0';
+    if (byte_count > KVFI_TRTLLM_MAX_REQUEST_BYTES)
+        return false;
+    (void)find_values(bytes, byte_count, &found, NULL); /* what stands before the fault counts */
+    complete &= read_integer(&found, UNIQUE_RID, INT64_MIN + 1, INT64_MAX, rid, NULL) == KVF_OK;
+    complete &= read_integer(&found, INSTANCE_RANK, 0, KVF_TRTLLM_MAX_RANKS - 1, instance_rank, NULL) == KVF_OK;
+    (void)read_optional(&found, SLICE_ID, slice, NULL);
+    if (check_name(&found, &text, NULL) != KVF_OK || text.count >= name_capacity)
+        return false;
+    memcpy(name, text.data, (size_t)text.count);
+    name[text.count] = '\0';
+    return complete;
+}
+
+void kvfi_trtllm_ask_fini(struct kvfi_trtllm_ask *ask)
+{
+    free(ask->memory);
+    *ask = (struct kvfi_trtllm_ask){0};
+}
+
+/* ---- encoding ----------------------------------------------------------------------------------------------- */
+
+static void pack_key(msgpack_packer *packer, enum field field)
+{
+    msgpack_pack_str_with_body(packer, keys[field], strlen(keys[field]));
+}
+
+static void pack_optional(msgpack_packer *packer, enum field field, int64_t value)
+{
+    pack_key(packer, field);
+    if (value == KVF_TRTLLM_NONE)
+        msgpack_pack_nil(packer);
+    else
+        msgpack_pack_int64(packer, value);
+}
+
+static void pack_ids(msgpack_packer *packer, const struct kvf_trtllm_blocks *group)
+{
+    msgpack_pack_bin(packer, 8 * group->count);
+    for (size_t i = 0; i < group->count; i++) {
+        unsigned char bytes[8];
+        for (int k = 0; k < 8; k++)
+            bytes[k] = (unsigned char)((uint64_t)group->ids[i] >> (8 * k));
+        msgpack_pack_bin_body(packer, bytes, sizeof bytes);
+    }
+}
+
+static void pack_ask(msgpack_packer *packer, const struct kvfi_trtllm_ask *ask)
+{
+    msgpack_pack_map(packer, FIELDS);
+    pack_optional(packer, SENDER_REQ_ID, ask->sender_req_id);
+    pack_key(packer, INSTANCE_NAME);
+    msgpack_pack_str_with_body(packer, ask->instance_name, strlen(ask->instance_name));
+    pack_optional(packer, INSTANCE_RANK, ask->instance_rank);
+    pack_key(packer, BLOCK_IDS);
+    msgpack_pack_array(packer, ask->group_count);
+    for (size_t i = 0; i < ask->group_count; i++)
+        pack_ids(packer, &ask->groups[i]);
+    pack_optional(packer, UNIQUE_RID, ask->rid);
+    pack_optional(packer, DST_START, ask->dst_start_token);
+    pack_optional(packer, AUX_SLOT, ask->aux_slot);
+    pack_optional(packer, SLICE_ID, ask->slice);
+    pack_key(packer, BOUNCE);
+    if (ask->has_bounce)
+        msgpack_pack_uint64(packer, ask->bounce_base);
+    else
+        msgpack_pack_nil(packer);
+}
+
+/* The bytes of all ids, and some for the rest: what a peer would refuse is not sent. */
+static enum kvf_status check_ask(const struct kvfi_trtllm_ask *ask, struct kvf_error *error)
+{
+    size_t name_bytes = strlen(ask->instance_name), ids = 0;
+
+    if (name_bytes == 0 || name_bytes > KVF_TRTLLM_MAX_TEXT_BYTES ||
+        !kvfi_text_is_clean(ask->instance_name, name_bytes))
+        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "REQUEST_DATA: instance_name has %zu bytes, expected 1 to %d "
+                         "bytes of text", name_bytes, KVF_TRTLLM_MAX_TEXT_BYTES);
+    if (ask->sender_req_id == KVF_TRTLLM_NONE || ask->rid == KVF_TRTLLM_NONE)
+        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "REQUEST_DATA: %s is not set",
+                         ask->rid == KVF_TRTLLM_NONE ? "unique_rid" : "sender_req_id");
+    if (ask->instance_rank < 0 || ask->instance_rank >= KVF_TRTLLM_MAX_RANKS)
+        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "REQUEST_DATA: instance_rank is %" PRId64
+                         ", expected 0 to %d", ask->instance_rank, KVF_TRTLLM_MAX_RANKS - 1);
+    if (ask->group_count > KVF_TRTLLM_MAX_GROUPS)
+        return kvfi_fail(error, KVF_ERR_LIMIT, "REQUEST_DATA: %zu groups, at most %d are taken", ask->group_count,
+                         KVF_TRTLLM_MAX_GROUPS);
+    for (size_t i = 0; i < ask->group_count; i++)
+        if (!kvfi_add_size(ids, ask->groups[i].count, &ids) || ids > KVFI_TRTLLM_MAX_REQUEST_BYTES / 8 - 4096)
+            return kvfi_fail(error, KVF_ERR_LIMIT, "REQUEST_DATA: more than %d block ids",
+                             KVFI_TRTLLM_MAX_REQUEST_BYTES / 8 - 4096);
+    return KVF_OK;
+}
+
+/* Room for the whole map, made before the packer begins: it says nothing of a write that failed in between. */
+struct sink {
+    unsigned char *bytes;
+    size_t count, capacity;
+};
+
+static int write_bytes(void *context, const char *bytes, size_t byte_count)
+{
+    struct sink *sink = context;
+
+    if (byte_count > sink->capacity - sink->count)
+        return -1;
+    memcpy(sink->bytes + sink->count, bytes, byte_count);
+    sink->count += byte_count;
+    return 0;
+}
+
+enum kvf_status kvfi_trtllm_ask_encode(const struct kvfi_trtllm_ask *ask, unsigned char **out, size_t *byte_count,
+                                       struct kvf_error *error)
+{
+    enum kvf_status status = check_ask(ask, error);
+    struct sink sink = {.capacity = 512};
+    msgpack_packer packer;
+
+    if (status != KVF_OK)
+        return status;
+    sink.capacity += strlen(ask->instance_name);
+    for (size_t i = 0; i < ask->group_count; i++)
+        sink.capacity += 5 + 8 * ask->groups[i].count;
+    sink.bytes = malloc(sink.capacity);
+    if (sink.bytes == NULL)
+        return kvfi_fail_memory(error, "a request for data");
+    msgpack_packer_init(&packer, &sink, write_bytes);
+    pack_ask(&packer, ask);
+    *out = sink.bytes;
+    *byte_count = sink.count;
+    return KVF_OK;
+}
