@@ -192,8 +192,10 @@ enum kvf_bind_flag {
     KVF_BIND_NO_STATE = 2,    /**< state and ring tracks do not move in this chunk (it does not reach the end) */
     KVF_BIND_SRC_UNKNOWN = 4, /**< the source's ids are not known here: its lists are ignored, no address is made */
     KVF_BIND_DST_UNKNOWN = 8, /**< the destination's addresses are not wanted: its ids tell holes only, unbounded */
-    KVF_BIND_ONLY_STATE = 16  /**< only state and ring tracks move: what KVF_BIND_NO_STATE left out. A ring retains less
+    KVF_BIND_ONLY_STATE = 16, /**< only state and ring tracks move: what KVF_BIND_NO_STATE left out. A ring retains less
                                    than a long range, so it may need a range of its own */
+    KVF_BIND_SKIP_HOLES = 32  /**< a destination id without a source block is left alone instead of refused: what both
+                                   have moves. Needs both sides' ids, so it excludes the two UNKNOWN flags */
 };
 
 /** What to bind: a token range and the block ids of both sides. */

@@ -37,7 +37,7 @@ void kvf_binding_destroy(kvf_binding *binding)
 static enum kvf_status check_request(struct binder *at, const struct kvf_bind_request *given)
 {
     const uint64_t known = KVF_BIND_PARTIAL | KVF_BIND_NO_STATE | KVF_BIND_SRC_UNKNOWN | KVF_BIND_DST_UNKNOWN |
-                           KVF_BIND_ONLY_STATE;
+                           KVF_BIND_ONLY_STATE | KVF_BIND_SKIP_HOLES;
     struct kvf_bind_request *own = &at->request;
     size_t src_groups = at->plan->src->spec.group_count, dst_groups = at->plan->dst->spec.group_count;
     enum kvf_status status;
@@ -51,6 +51,9 @@ static enum kvf_status check_request(struct binder *at, const struct kvf_bind_re
     else if ((own->flags & KVF_BIND_NO_STATE) && (own->flags & KVF_BIND_ONLY_STATE))
         status = kvfi_fail(at->error, KVF_ERR_INVALID_ARGUMENT,
                            "bind request: no state and only state exclude each other");
+    else if ((own->flags & KVF_BIND_SKIP_HOLES) && (own->flags & (KVF_BIND_SRC_UNKNOWN | KVF_BIND_DST_UNKNOWN)))
+        status = kvfi_fail(at->error, KVF_ERR_INVALID_ARGUMENT,
+                           "bind request: holes are skipped where both sides' ids are known only");
     else if (own->token_begin < 0 || own->token_end < own->token_begin)
         status = kvfi_fail(at->error, KVF_ERR_OUT_OF_RANGE, "range [%" PRId64 ",%" PRId64 ") of tokens is not valid",
                            own->token_begin, own->token_end);
@@ -245,7 +248,8 @@ static enum kvf_status bind_positions(struct binder *at, const struct kvfi_track
     const struct kvf_track *key = &track->key;
     bool src_unknown = request->flags & KVF_BIND_SRC_UNKNOWN;
     struct kvfi_walk walk = {.track = track, .src = track->src, .dst = track->dst, .max_steps = KVFI_BIND_MAX_STEPS,
-                             .steps = at->steps, .partial = request->flags & KVF_BIND_PARTIAL};
+                             .steps = at->steps, .partial = request->flags & KVF_BIND_PARTIAL,
+                             .skip_holes = request->flags & KVF_BIND_SKIP_HOLES};
     enum kvf_status status;
     struct kvfi_comb comb;
 
@@ -290,6 +294,7 @@ static enum kvf_status bind_state(struct binder *at, const struct kvfi_track *tr
     if (dst->ids[0] < 0) goto done;
     if (!(request->flags & KVF_BIND_DST_UNKNOWN)) comb.dst_slot = dst->ids[0];
     if (src && (src->first > 0 || src->count == 0 || src->ids[0] < 0)) {
+        if (request->flags & KVF_BIND_SKIP_HOLES) goto done;
         status = kvfi_fail(at->error, KVF_ERR_IDS,
                            "source group %" PRId64 ": no id for the state, but destination group %" PRId64
                            " wants it in id %" PRId64,

@@ -120,7 +120,7 @@ static enum kvf_status take_run(struct kvfi_walk *walk, const struct spot *src, 
     } else if (wanted == PRESENT) {
         status = KVF_OK;
         if (look_up(&walk->src, &walk->src_ids, src->ordinal, &atom->src_slot) != PRESENT)
-            status = fail_source(walk, dst->ordinal, error);
+            status = walk->skip_holes ? KVF_ERR_AGAIN : fail_source(walk, dst->ordinal, error);
         atom->src_ordinal = src->ordinal;
         atom->src_entry = src->entry;
         atom->dst_ordinal = dst->ordinal;

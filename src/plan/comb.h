@@ -34,6 +34,7 @@ struct kvfi_walk {
     int64_t position, end;          /**< in entries */
     int64_t max_steps;
     bool partial;                   /**< a destination list that ends early is no error */
+    bool skip_holes;                /**< a destination block without a source block is no error */
 
     int64_t steps;
     int64_t missing_count;          /**< runs skipped because the destination's list ended */
