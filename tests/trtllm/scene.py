@@ -1,0 +1,432 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Instances of either kind, kvferry's workers or the Python peer, behind one set of calls; and what tests look at.
+
+KVFERRY names the command under test. Nothing sleeps: a test waits for a line, a message or an end.
+"""
+import collections
+import json
+import os
+import queue
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+from pathlib import Path
+
+import numpy
+
+import pattern
+import peer
+from peer import PATIENCE
+
+KVFERRY = os.path.abspath(os.environ.get("KVFERRY", "kvferry"))
+
+
+class Worker:
+    """One `kvferry trtllm worker`, spoken to in lines."""
+
+    def __init__(self, folder, instance, number, role, **members):
+        self.instance, self.number, self.plain = instance, number, instance.rank(number)
+        self.painter = pattern.Painter(instance, number)
+        heads = 1 if instance.model.key_only else instance.model.heads
+        spec = {{"context": "src", "generation": "dst"}[role]: self.plain, "kv_heads": heads, **members}
+        self.path = Path(folder) / ("%s%d.json" % (instance.name, number))
+        self.path.write_text(json.dumps(spec))
+        self.popen = subprocess.Popen([KVFERRY, "trtllm", "worker", "--role", role, str(self.path)],
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.events, self.log, self.noise = [], [], []
+        self.news = threading.Condition()
+        self.seen = queue.SimpleQueue()
+        self.readers = [threading.Thread(target=self._read, daemon=True),
+                        threading.Thread(target=self._hear, daemon=True)]
+        for reader in self.readers:
+            reader.start()
+
+    def _read(self):
+        for line in self.popen.stdout:
+            try:
+                event = json.loads(line)
+                event["event"]
+            except (ValueError, KeyError, TypeError):
+                event = {"event": "garbage", "line": line}
+            with self.news:
+                self.events.append(event)
+                self.news.notify_all()
+        with self.news:
+            self.events.append({"event": "eof"})
+            self.news.notify_all()
+
+    def _hear(self):
+        for line in self.popen.stderr:
+            self.log.append(line.rstrip("\n"))
+
+    def __str__(self):
+        return "%s%d\n%s\n%s" % (self.instance.name, self.number, "\n".join(map(json.dumps, self.events[-40:])),
+                                 "\n".join(self.log[-40:]))
+
+    def find(self, kind, start=0, **members):
+        for at in range(start, len(self.events)):
+            event = self.events[at]
+            if event["event"] == kind and all(event.get(key) == value for key, value in members.items()):
+                return event
+        return None
+
+    def event(self, kind, seconds=PATIENCE, **members):
+        """Waits for an event."""
+        end = time.monotonic() + seconds
+        with self.news:
+            while True:
+                found = self.find(kind, **members)
+                if found:
+                    return found
+                left = end - time.monotonic()
+                if left <= 0 or self.find("eof"):
+                    raise AssertionError("no %s %s within %d s: %s" % (kind, members, seconds, self))
+                self.news.wait(left)
+
+    def say(self, **line):
+        self.popen.stdin.write(json.dumps(line) + "\n")
+        self.popen.stdin.flush()
+
+    def raw(self, text):
+        self.popen.stdin.write(text)
+        self.popen.stdin.flush()
+
+    @property
+    def ready(self):
+        return self.event("ready")
+
+    def pools(self):
+        """All pools as they are now, read out of the process."""
+        return {(pool["group"], pool["pool"]): peer.get(self.popen.pid, pool["address"], pool["bytes"])
+                for pool in self.ready["pools"]}
+
+    def aux(self):
+        return [peer.get(self.popen.pid, aux["address"], aux["bytes"]) if aux["bytes"] else numpy.zeros(0, numpy.uint8)
+                for aux in self.ready["aux"]]
+
+    def alive(self):
+        return self.popen.poll() is None
+
+    def hurry(self):
+        """Ends its input: it goes once all it has is ended."""
+        if not self.popen.stdin.closed:
+            try:
+                self.popen.stdin.close()
+            except BrokenPipeError:
+                pass
+
+    def end(self, code=0):
+        """Ends in good order, with an exit code."""
+        self.hurry()
+        try:
+            found = self.popen.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+            raise AssertionError("does not end: %s" % self) from None
+        for reader in self.readers:
+            reader.join()
+        self.popen.stdout.close()
+        self.popen.stderr.close()
+        if code is not None and found != code:
+            raise AssertionError("ended with %d instead of %d: %s" % (found, code, self))
+        return found
+
+    def kill(self, number=signal.SIGKILL):
+        if self.alive():
+            self.popen.send_signal(number)
+        if number == signal.SIGKILL:
+            self.popen.wait()
+
+
+def complete(workers):
+    """Gives all ranks of a context instance the sender endpoints of all."""
+    endpoints = [worker.ready["sender"] for worker in workers]
+    if len(workers) > 1:
+        for worker in workers:
+            worker.say(complete={"sender_endpoints": endpoints})
+    for worker in workers:
+        worker.event("complete")
+
+
+def pieces_of(instance, prompt, tables, pieces):
+    """The tables of each piece: what is outside of it is a hole; a group with a window goes with the last one."""
+    groups = instance.rank(0)["table"]["groups"]
+    for number, (start, end) in enumerate(pieces):
+        last = number == len(pieces) - 1
+        out = []
+        for group, ids in enumerate(tables):
+            whole = group < len(groups) and groups[group].get("window")
+            out.append([slot if (last if whole else start <= ordinal * instance.model.tokens < end) else -1
+                        for ordinal, slot in enumerate(ids)])
+        yield out, last
+
+
+class PythonSenders:
+    kvferry = False
+
+    def __init__(self, case, instance):
+        self.instance, self.ranks = instance, peer.contexts(instance)
+        self.info = self.ranks[0].info_endpoint
+        self.waiting = {}
+        for rank in self.ranks:
+            case.addCleanup(rank.close)
+
+    def offer(self, rid, prompt, tables, pieces=None, hold=False, aux_slot=None):
+        """Has every rank send a request's blocks, or wait for `send` with each piece."""
+        for number, rank in enumerate(self.ranks):
+            rank.paint(rid, tables[number])
+            if aux_slot is not None:
+                for buffer, item in enumerate(rank.plain["aux"]["item"]):
+                    rank.memory.aux[buffer][item * aux_slot:item * (aux_slot + 1)] = \
+                        pattern.aux_item(rid, buffer, item)
+        cut = [list(pieces_of(self.instance, prompt, tables[number], pieces)) if pieces else [(tables[number], True)]
+               for number in range(len(self.ranks))]
+        self.waiting[rid] = [[(part, last, aux_slot if last else None) for part, last in parts] for parts in cut]
+        for _ in range(0 if hold else len(cut[0])):
+            self.send(rid)
+
+    def send(self, rid):
+        """The next piece."""
+        for rank, parts in zip(self.ranks, self.waiting[rid]):
+            part, last, aux_slot = parts.pop(0)
+            rank.offer(rid, part, last, aux_slot)
+
+    def cancel(self, rid):
+        for rank in self.ranks:
+            rank.cancel(rid)
+
+    def ended(self, rid, outcome="transferred"):
+        if outcome == "transferred":
+            for rank in self.ranks:
+                rank.until(lambda: all(key in rank.sessions[rid].done for key in rank.asked(rid)), "done")
+
+    def wait_asked(self, rid, count=1):
+        """Waits until requesters have asked every rank that is asked at all."""
+        for rank in self.ranks:
+            rank.until(lambda: len(rank.asked(rid)) >= count, "request %d" % rid)
+
+    def end(self, code=0):
+        for rank in self.ranks:
+            assert not rank.surprises, rank.surprises
+            assert rank.memory.guards() == 0
+
+
+class KvferrySenders:
+    kvferry = True
+
+    def __init__(self, case, instance, **members):
+        self.instance, self.case = instance, case
+        self.ranks = [case.worker(instance, number, "context", **members) for number in range(instance.size)]
+        complete(self.ranks)
+        self.info = self.ranks[0].ready["info"]
+        self.expected = {}
+
+    def offer(self, rid, prompt, tables, pieces=None, hold=False, aux_slot=None):
+        for number, rank in enumerate(self.ranks):
+            line = {"rid": rid, "prompt": prompt, "blocks": tables[number]}
+            if pieces:
+                line["pieces"] = pieces
+            if hold:
+                line["hold"] = True
+            if aux_slot is not None:
+                line.update(schedule="generation-first", aux_slot=aux_slot)
+            rank.say(**line)
+        for rank in self.ranks:
+            rank.event("accepted", rid=rid)
+
+    def send(self, rid):
+        for rank in self.ranks:
+            rank.say(send=rid)
+
+    def cancel(self, rid):
+        for rank in self.ranks:
+            rank.say(cancel=rid)
+
+    def ended(self, rid, outcome="transferred"):
+        return [(rank.event("ended", rid=rid, state=outcome), rank.event("settled", rid=rid))[0]
+                for rank in self.ranks]
+
+    def end(self, code=0):
+        for rank in self.ranks:
+            rank.hurry()
+        for rank in self.ranks:
+            rank.end(code)
+
+
+class PythonReceivers:
+    kvferry = False
+
+    def __init__(self, case, instance):
+        self.instance, self.ranks = instance, peer.generations(instance)
+        for rank in self.ranks:
+            case.addCleanup(rank.close)
+
+    def request(self, senders, rid, prompt, tables, aux_slot=None, dp_rank=0, start_token=None):
+        for number, rank in enumerate(self.ranks):
+            rank.request(senders.info, rid, tables[number], aux_slot=aux_slot, dp_rank=dp_rank, start_token=start_token)
+
+    def success(self, rid):
+        for rank in self.ranks:
+            rank.success(rid)
+
+    def ended(self, rid, outcome):
+        """Ended without success, and every writer is done with it."""
+        for rank in self.ranks:
+            rank.until(lambda: len(set(rank.ends(rid)) | rank.quiesced.get(rid, set())) >= rank.asked[rid]["expected"],
+                       "end of %d" % rid)
+            assert set(rank.ends(rid).values()) <= {peer.FAILED} or outcome == "cancelled", rank.words[rid]
+
+    def cancel(self, rid):
+        for rank in self.ranks:
+            rank.cancel(rid)
+
+    def pools(self, number):
+        return self.ranks[number].memory.pools
+
+    def aux(self, number):
+        return self.ranks[number].memory.aux
+
+    def end(self, code=0):
+        for rank in self.ranks:
+            assert not rank.surprises, rank.surprises
+            assert rank.memory.guards() == 0
+
+
+class KvferryReceivers:
+    kvferry = True
+
+    def __init__(self, case, instance, **members):
+        self.instance, self.aux_slots = instance, {}
+        self.ranks = [case.worker(instance, number, "generation", **members) for number in range(instance.size)]
+        complete(self.ranks)
+
+    def request(self, senders, rid, prompt, tables, aux_slot=None, dp_rank=0, start_token=None):
+        info = senders if isinstance(senders, str) else senders.info
+        for number, rank in enumerate(self.ranks):
+            line = {"rid": rid, "prompt": prompt, "blocks": tables[number], "info": info, "ctx_dp_rank": dp_rank}
+            if start_token is not None:
+                line["start_token"] = start_token
+            if aux_slot is not None:
+                line.update(schedule="generation-first", aux_slot=aux_slot)
+            rank.say(**line)
+
+    def success(self, rid):
+        for rank in self.ranks:
+            rank.event("ended", rid=rid, state="transferred")
+            rank.event("settled", rid=rid)
+
+    def ended(self, rid, outcome):
+        return [(rank.event("ended", rid=rid, state=outcome), rank.event("settled", rid=rid))[0]
+                for rank in self.ranks]
+
+    def cancel(self, rid):
+        for rank in self.ranks:
+            rank.say(cancel=rid)
+
+    def pools(self, number):
+        return self.ranks[number].pools()
+
+    def aux(self, number):
+        return self.ranks[number].aux()
+
+    def end(self, code=0):
+        for rank in self.ranks:
+            rank.hurry()
+        for rank in self.ranks:
+            rank.end(code)
+
+
+Move = collections.namedtuple("Move", "rid prompt src dst wanted aux")
+
+
+class Case(unittest.TestCase):
+    """A test with a scratch folder, workers and peers that end with it."""
+
+    rids = 1000
+
+    def setUp(self):
+        self.scratch = tempfile.TemporaryDirectory(prefix="kvferry-trtllm-")
+        self.addCleanup(self.scratch.cleanup)
+        self.workers = []
+
+    def worker(self, instance, number, role, **members):
+        folder = tempfile.mkdtemp(dir=self.scratch.name)
+        worker = Worker(folder, instance, number, role, **members)
+        self.workers.append(worker)
+        self.addCleanup(self.clear, worker)
+        return worker
+
+    @staticmethod
+    def clear(worker):
+        worker.hurry()
+        worker.kill()
+        worker.end(None)
+
+    @classmethod
+    def rid(cls):
+        cls.rids += 1
+        return cls.rids
+
+    def plan(self, senders, receivers, prompt, held=None, wants=None, aux=None, rid=None):
+        """Draws the block tables of a request for all ranks: `held` and `wants` say which ordinals of the prompt the
+        sources have and the destinations want."""
+        src = [senders.instance.blocks(rank, prompt, held) for rank in range(senders.instance.size)]
+        dst = [receivers.instance.blocks(rank, prompt, wants) for rank in range(receivers.instance.size)]
+        return Move(rid or self.rid(), prompt, src, dst, held, aux)
+
+    def expected(self, instance, number, moves, layers=None):
+        """What a destination rank's pools must hold after these requests, and the painter that can say why not."""
+        painter = pattern.Painter(instance, number)
+        pools = pattern.blank(painter.plain, pattern.GUARD)
+        for move in moves:
+            def wanted(group, ordinal):
+                cp = instance.place(number)[2]
+                state = painter.plain["table"]["groups"][group]["cache"] == "state"
+                return state or move.wanted is None or move.wanted(ordinal * instance.cp + cp)
+            painter.paint(pools, move.rid, move.dst[number], wanted, layers)
+        return painter, pools
+
+    def problems(self, receivers, moves, layers=None):
+        """Lines about every byte of every destination rank that is not what it must be."""
+        out = []
+        for number in range(receivers.instance.size):
+            painter, wanted = self.expected(receivers.instance, number, moves, layers)
+            out += ["%s%d %s" % (receivers.instance.name, number, line)
+                    for line in pattern.differences(painter, receivers.pools(number), wanted)]
+            out += self.aux_problems(receivers, number, moves)
+        return out
+
+    @staticmethod
+    def aux_problems(receivers, number, moves):
+        out, plain = [], receivers.instance.rank(number)
+        if not plain["aux"]:
+            return out
+        for buffer, (item, found) in enumerate(zip(plain["aux"]["item"], receivers.aux(number))):
+            wanted = numpy.full(plain["aux"]["size"][buffer], pattern.GUARD, numpy.uint8)
+            for move in moves:
+                if move.aux:
+                    at = item * move.aux[1]
+                    wanted[at:at + item] = pattern.aux_item(move.rid, buffer, item)
+            if (found != wanted).any():
+                out.append("%s%d: auxiliary buffer %d" % (receivers.instance.name, number, buffer))
+        return out
+
+    def right(self, receivers, moves, layers=None):
+        problems = self.problems(receivers, moves, layers)
+        self.assertFalse(problems, "\n".join(problems[:30]))
+
+    def move(self, senders, receivers, prompt, **names):
+        """One request from offer to the last word, without a look at the bytes."""
+        options = {key: names.pop(key) for key in ("pieces", "dp_rank", "start_token") if key in names}
+        move = self.plan(senders, receivers, prompt, **names)
+        aux = move.aux or (None, None)
+        senders.offer(move.rid, prompt, move.src, pieces=options.get("pieces"), aux_slot=aux[0])
+        receivers.request(senders, move.rid, prompt, move.dst, aux_slot=aux[1], dp_rank=options.get("dp_rank", 0),
+                          start_token=options.get("start_token"))
+        receivers.success(move.rid)
+        return move
