@@ -110,7 +110,8 @@ enum kvf_status kvfi_channel_send(struct kvfi_channel *channel, const struct kvf
                                   size_t byte_count, struct kvf_error *error);
 
 /** Sends one message of `count` frames (copied), 1 to KVFI_CHANNEL_FRAMES: all of them or, on failure, none.
- *  @return as kvfi_channel_send; KVF_ERR_LIMIT also for another number of frames. max_message_bytes holds for the sum */
+ *  max_message_bytes holds for their sum.
+ *  @return as kvfi_channel_send; KVF_ERR_LIMIT also for another number of frames */
 enum kvf_status kvfi_channel_send_frames(struct kvfi_channel *channel, const struct kvfi_route *to,
                                          const struct kvfi_frame *frames, size_t count, struct kvf_error *error);
 

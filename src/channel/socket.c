@@ -159,8 +159,8 @@ int kvfi_socket_send(void *socket, const void *id, size_t id_bytes, const struct
         if (cause == 0) filled++;
     }
     if (cause == 0) cause = send_part(&parts[sent++], socket, filled > 1 ? ZMQ_SNDMORE : 0);
-    /* Once the first has gone, a failure means that the connection went and the message with it. The rest is handed over
-     * all the same: until the last frame, the socket takes what comes for the rest of that message. */
+    /* Once the first has gone, a failure means that the connection went and the message with it. The rest is handed
+     * over all the same: until the last frame, the socket takes what comes for the rest of that message. */
     for (bool begun = cause == 0; begun && sent < filled; sent++) {
         failed = send_part(&parts[sent], socket, sent + 1 < filled ? ZMQ_SNDMORE : 0);
         if (cause == 0) cause = failed;

@@ -171,7 +171,7 @@ enum kvf_status kvf_engine_offer(kvf_engine *engine, const struct kvf_offer *off
         goto done;
     }
     job->started_ns = kvfi_now_ns();
-    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_lock(&engine->loop.lock);
     status = accept(engine, true, job->transfer, job->attempt, job->request_tokens, &job->terminal, &job->reusable,
                     error);
     if (status == KVF_OK) {
@@ -181,7 +181,7 @@ enum kvf_status kvf_engine_offer(kvf_engine *engine, const struct kvf_offer *off
         job = NULL;
         command = NULL;
     }
-    pthread_mutex_unlock(&engine->lock);
+    pthread_mutex_unlock(&engine->loop.lock);
 done:
     kvfi_offer_destroy(engine, job);
     free(command);
@@ -231,7 +231,7 @@ enum kvf_status kvf_engine_pull(kvf_engine *engine, const struct kvf_pull *pull,
         status = kvfi_fail_memory(error, "a pull");
         goto done;
     }
-    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_lock(&engine->loop.lock);
     status = accept(engine, false, job->transfer, job->attempt, job->request_tokens, &job->terminal, &job->reusable,
                     error);
     if (status == KVF_OK) {
@@ -241,7 +241,7 @@ enum kvf_status kvf_engine_pull(kvf_engine *engine, const struct kvf_pull *pull,
         job = NULL;
         command = NULL;
     }
-    pthread_mutex_unlock(&engine->lock);
+    pthread_mutex_unlock(&engine->loop.lock);
 done:
     kvfi_pull_destroy(engine, job);
     free(command);
@@ -297,13 +297,13 @@ enum kvf_status kvf_engine_offer_ready(kvf_engine *engine, const char *transfer,
     command->layer_first = layer_first;
     command->layer_end = layer_end;
     command->ready_tokens = ready_tokens;
-    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_lock(&engine->loop.lock);
     status = check_ready(engine, command, error);
     if (status == KVF_OK) {
         kvfi_command_post(engine, command);
         command = NULL;
     }
-    pthread_mutex_unlock(&engine->lock);
+    pthread_mutex_unlock(&engine->loop.lock);
     free(command);
     return status;
 }
@@ -319,7 +319,7 @@ enum kvf_status kvf_engine_cancel(kvf_engine *engine, const char *transfer, int6
     command = make_command(KVFI_COMMAND_CANCEL, transfer, attempt, error);
     if (command == NULL)
         return KVF_ERR_NO_MEMORY;
-    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_lock(&engine->loop.lock);
     for (int offer = 0; offer < 2; offer++) {
         struct kvfi_ledger_entry *entry = kvfi_ledger_find(&engine->ledger, offer == 1, transfer);
         known = known || (entry != NULL && entry->attempt >= attempt);
@@ -331,7 +331,7 @@ enum kvf_status kvf_engine_cancel(kvf_engine *engine, const char *transfer, int6
         status = kvfi_fail(error, KVF_ERR_NOT_FOUND, "transfer \"%s\" attempt %" PRId64 " is not known here", transfer,
                            attempt);
     }
-    pthread_mutex_unlock(&engine->lock);
+    pthread_mutex_unlock(&engine->loop.lock);
     free(command);
     return status;
 }

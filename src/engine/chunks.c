@@ -258,9 +258,9 @@ void kvfi_post_ended(kvf_engine *engine, const struct kvfi_transport_event *even
     if (event->status == KVF_OK) {
         sink->placed_bytes += post->bytes;
         sink->placed_runs += post->runs;
-        pthread_mutex_lock(&engine->lock);
+        pthread_mutex_lock(&engine->loop.lock);
         engine->counters.bytes_sent += post->bytes;
-        pthread_mutex_unlock(&engine->lock);
+        pthread_mutex_unlock(&engine->loop.lock);
         if (sink->placed_bytes < sink->expected_bytes && sink->peer != NULL && sink->life.state != KVFI_SINK_DRAINING)
             send_progress(engine, sink, post);
     } else if (sink->life.state != KVFI_SINK_DRAINING && sink->peer != NULL) {

@@ -4,44 +4,33 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "engine/jobs.h"
 
-void kvfi_wake(kvf_engine *engine)
+struct kvf_event *kvfi_event_of(struct kvfi_event_node *node)
 {
-    uint64_t one = 1;
-
-    if (write(engine->wake_fd, &one, sizeof one) < 0) {
-        /* full: it is readable already */
-    }
-}
-
-void kvfi_command_post(kvf_engine *engine, struct kvfi_command *command)
-{
-    command->next = NULL;
-    *(engine->commands_head == NULL ? &engine->commands_head : &engine->commands_tail->next) = command;
-    engine->commands_tail = command;
-    kvfi_wake(engine);
+    return node == NULL ? NULL : (struct kvf_event *)(void *)node->record;
 }
 
 void kvfi_report_peer_lost(kvf_engine *engine, const struct kvfi_peer *peer)
 {
     struct kvfi_event_node *node;
+    struct kvf_event *event;
 
-    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_lock(&engine->loop.lock);
     node = kvfi_events_reserve(&engine->events);
     if (node != NULL) {
-        node->event.kind = KVF_EVENT_PEER_LOST;
-        node->event.status = peer->error.status;
-        node->event.ended_ns = kvfi_now_ns();
-        snprintf(node->event.peer, sizeof node->event.peer, "%s", peer->name);
-        memcpy(node->event.text, peer->error.text, sizeof node->event.text);
+        event = kvfi_event_of(node);
+        event->kind = KVF_EVENT_PEER_LOST;
+        event->status = peer->error.status;
+        event->ended_ns = kvfi_now_ns();
+        snprintf(event->peer, sizeof event->peer, "%s", peer->name);
+        memcpy(event->text, peer->error.text, sizeof event->text);
         kvfi_events_push(&engine->events, node);
-        pthread_cond_broadcast(&engine->changed);
+        pthread_cond_broadcast(&engine->loop.changed);
     }
-    pthread_mutex_unlock(&engine->lock);
+    pthread_mutex_unlock(&engine->loop.lock);
 }
 
 static void announce(kvf_engine *engine)
@@ -55,11 +44,11 @@ static void announce(kvf_engine *engine)
     if (kvfi_directory_client_register(engine->client, &registration, ++engine->next_cookie,
                                        engine->settings.directory_timeout_ns, &error) == KVF_OK)
         return;
-    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_lock(&engine->loop.lock);
     engine->announcing = false;
     engine->announce_error = error;
-    pthread_cond_broadcast(&engine->changed);
-    pthread_mutex_unlock(&engine->lock);
+    pthread_cond_broadcast(&engine->loop.changed);
+    pthread_mutex_unlock(&engine->loop.lock);
 }
 
 static void cancel_pull(kvf_engine *engine, struct kvfi_pull_job *pull, const char *why)
@@ -101,10 +90,10 @@ static void end_all(kvf_engine *engine)
         for (struct kvfi_link *link = engine->offers.buckets[i]; link != NULL; link = link->next)
             cancel_offer(engine, KVFI_HOLDER(link, struct kvfi_offer_job, link), "the prefill engine closes");
     if (kvfi_directory_client_withdraw(engine->client, ++engine->next_cookie, KVFI_SECOND / 2, NULL) != KVF_OK) {
-        pthread_mutex_lock(&engine->lock);
+        pthread_mutex_lock(&engine->loop.lock);
         engine->withdrawn = true;
-        pthread_cond_broadcast(&engine->changed);
-        pthread_mutex_unlock(&engine->lock);
+        pthread_cond_broadcast(&engine->loop.changed);
+        pthread_mutex_unlock(&engine->loop.lock);
     }
 }
 
@@ -116,8 +105,11 @@ static void ready(kvf_engine *engine, const struct kvfi_command *command)
         kvfi_offer_ready(engine, offer, command->layer_first, command->layer_end, command->ready_tokens);
 }
 
-void kvfi_command_run(kvf_engine *engine, struct kvfi_command *command)
+static void run(void *owner, struct kvfi_loop_command *base)
 {
+    struct kvfi_command *command = KVFI_HOLDER(base, struct kvfi_command, base);
+    kvf_engine *engine = owner;
+
     switch (command->kind) {
     case KVFI_COMMAND_PULL:
         kvfi_pull_begin(engine, command->pull);
@@ -139,4 +131,29 @@ void kvfi_command_run(kvf_engine *engine, struct kvfi_command *command)
         break;
     }
     free(command);
+}
+
+static void drop(void *owner, struct kvfi_loop_command *base)
+{
+    struct kvfi_command *command = KVFI_HOLDER(base, struct kvfi_command, base);
+    kvf_engine *engine = owner;
+
+    if (command->pull != NULL) {
+        kvfi_events_cancel(&engine->events, command->pull->terminal);
+        kvfi_events_cancel(&engine->events, command->pull->reusable);
+        kvfi_pull_destroy(engine, command->pull);
+    }
+    if (command->offer != NULL) {
+        kvfi_events_cancel(&engine->events, command->offer->terminal);
+        kvfi_events_cancel(&engine->events, command->offer->reusable);
+        kvfi_offer_destroy(engine, command->offer);
+    }
+    free(command);
+}
+
+void kvfi_command_post(kvf_engine *engine, struct kvfi_command *command)
+{
+    command->base.run = run;
+    command->base.drop = drop;
+    kvfi_loop_post(&engine->loop, &command->base);
 }

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/array.h"
 #include "base/error.h"
@@ -32,31 +31,12 @@ static void free_jobs(kvf_engine *engine)
     }
 }
 
-static void free_commands(kvf_engine *engine)
-{
-    while (engine->commands_head != NULL) {
-        struct kvfi_command *command = engine->commands_head;
-        engine->commands_head = command->next;
-        if (command->pull != NULL) {
-            kvfi_events_cancel(&engine->events, command->pull->terminal);
-            kvfi_events_cancel(&engine->events, command->pull->reusable);
-            kvfi_pull_destroy(engine, command->pull);
-        }
-        if (command->offer != NULL) {
-            kvfi_events_cancel(&engine->events, command->offer->terminal);
-            kvfi_events_cancel(&engine->events, command->offer->reusable);
-            kvfi_offer_destroy(engine, command->offer);
-        }
-        free(command);
-    }
-}
-
 /* Frees whatever there is of an engine whose thread does not run. */
 static void destroy(kvf_engine *engine)
 {
     kvfi_peers_goodbye(engine);
     kvfi_carriers_close(engine); /* first: after this nobody touches registered memory */
-    free_commands(engine);
+    kvfi_loop_drop_commands(&engine->loop);
     if (engine->pulls.buckets != NULL)
         free_jobs(engine);
     for (struct kvfi_peer *peer = engine->peers; peer != NULL; peer = peer->next)
@@ -74,36 +54,18 @@ static void destroy(kvf_engine *engine)
     kvfi_ledger_fini(&engine->ledger);
     kvfi_events_fini(&engine->events);
     kvfi_buffer_fini(&engine->buffer);
-    if (engine->epoll_fd >= 0)
-        close(engine->epoll_fd);
-    if (engine->wake_fd >= 0)
-        close(engine->wake_fd);
     kvf_holdings_release(engine->holdings);
     kvf_layout_release(engine->layout);
     free(engine->layers);
     free(engine->memories);
     free(engine->memory_registered);
     kvfi_settings_fini(&engine->settings);
-    pthread_cond_destroy(&engine->changed);
-    pthread_mutex_destroy(&engine->lock);
+    kvfi_loop_fini(&engine->loop);
     kvfi_log_fini(&engine->log);
     free(engine);
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------- */
-
-static enum kvf_status start_thread(kvf_engine *engine, struct kvf_error *error)
-{
-    int code;
-
-    if ((engine->settings.flags & KVF_ENGINE_CALLER_PROGRESS) != 0)
-        return KVF_OK;
-    code = pthread_create(&engine->thread, NULL, kvfi_progress_main, engine);
-    if (code != 0)
-        return kvfi_fail(error, KVF_ERR_SYSTEM, "cannot start the progress thread: %s", strerror(code));
-    engine->thread_started = true;
-    return KVF_OK;
-}
 
 enum kvf_status kvf_engine_open(const struct kvf_engine_options *options, kvf_engine **out, struct kvf_error *error)
 {
@@ -119,45 +81,16 @@ enum kvf_status kvf_engine_open(const struct kvf_engine_options *options, kvf_en
         return kvfi_fail_memory(error, "an engine");
     }
     engine->settings = settings;
-    engine->wake_fd = engine->epoll_fd = engine->events.fd = -1;
+    engine->events.fd = -1;
     kvfi_log_init(&engine->log, kvfi_options_log(options));
     status = kvfi_engine_setup(engine, options->layout, error);
-    if (status == KVF_OK)
-        status = start_thread(engine, error);
+    if (status == KVF_OK && (engine->settings.flags & KVF_ENGINE_CALLER_PROGRESS) == 0)
+        status = kvfi_loop_start(&engine->loop, error);
     if (status == KVF_OK)
         *out = engine;
     else
         destroy(engine);
     return status;
-}
-
-/* ---- waiting ----------------------------------------------------------------------------------------------- */
-
-static struct timespec until(int64_t deadline_ns)
-{
-    return (struct timespec){.tv_sec = deadline_ns / KVFI_SECOND, .tv_nsec = deadline_ns % KVFI_SECOND};
-}
-
-/* Waits for a change or the deadline; the lock is held. Without a progress thread it makes progress instead. */
-static void wait_change(kvf_engine *engine, int64_t deadline_ns)
-{
-    if (engine->thread_started) {
-        struct timespec at = until(deadline_ns);
-        (void)pthread_cond_timedwait(&engine->changed, &engine->lock, &at);
-    } else {
-        pthread_mutex_unlock(&engine->lock);
-        kvfi_turn(engine, deadline_ns - kvfi_now_ns());
-        pthread_mutex_lock(&engine->lock);
-    }
-}
-
-static int64_t deadline_after(int64_t timeout_ns)
-{
-    int64_t now = kvfi_now_ns();
-
-    if (timeout_ns <= 0)
-        return now;
-    return timeout_ns > INT64_MAX - now ? INT64_MAX : now + timeout_ns;
 }
 
 /* ---- the calls --------------------------------------------------------------------------------------------- */
@@ -168,7 +101,7 @@ enum kvf_status kvf_engine_register_memory(kvf_engine *engine, int64_t index, vo
     int64_t needed, count = (int64_t)engine->memory_count;
     enum kvf_status status = KVF_OK;
 
-    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_lock(&engine->loop.lock);
     if (index < 0 || index >= count) {
         status = kvfi_fail(error, KVF_ERR_OUT_OF_RANGE, "memory %" PRId64 ": the layout has %" PRId64, index, count);
         goto done;
@@ -188,7 +121,7 @@ enum kvf_status kvf_engine_register_memory(kvf_engine *engine, int64_t index, vo
     engine->memories[index] = (struct kvfi_memory_region){.address = address, .bytes = bytes, .fd = fd};
     engine->memory_registered[index] = true;
 done:
-    pthread_mutex_unlock(&engine->lock);
+    pthread_mutex_unlock(&engine->loop.lock);
     return status;
 }
 
@@ -206,12 +139,12 @@ static enum kvf_status check_announce(const kvf_engine *engine, struct kvf_error
 enum kvf_status kvf_engine_announce(kvf_engine *engine, struct kvf_error *error)
 {
     struct kvfi_command *command = calloc(1, sizeof *command);
-    int64_t deadline = deadline_after(engine->settings.directory_timeout_ns + KVFI_SECOND);
+    int64_t deadline = kvfi_deadline_after(engine->settings.directory_timeout_ns + KVFI_SECOND);
     enum kvf_status status;
 
     if (command == NULL)
         return kvfi_fail_memory(error, "a command");
-    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_lock(&engine->loop.lock);
     status = check_announce(engine, error);
     if (status != KVF_OK) {
         free(command);
@@ -222,7 +155,7 @@ enum kvf_status kvf_engine_announce(kvf_engine *engine, struct kvf_error *error)
     engine->announce_error = (struct kvf_error){.position = -1};
     kvfi_command_post(engine, command);
     while (engine->announcing && kvfi_now_ns() < deadline)
-        wait_change(engine, deadline);
+        kvfi_loop_wait(&engine->loop, deadline);
     if (engine->announcing) {
         engine->announcing = false;
         status = kvfi_fail(error, KVF_ERR_DIRECTORY, "the directory at %s did not answer", engine->directory_url);
@@ -230,7 +163,7 @@ enum kvf_status kvf_engine_announce(kvf_engine *engine, struct kvf_error *error)
         status = kvfi_fail(error, (enum kvf_status)engine->announce_error.status, "%s", engine->announce_error.text);
     }
 done:
-    pthread_mutex_unlock(&engine->lock);
+    pthread_mutex_unlock(&engine->loop.lock);
     return status;
 }
 
@@ -242,29 +175,28 @@ size_t kvf_engine_poll(kvf_engine *engine, struct kvf_event *events, size_t capa
 {
     size_t count;
 
-    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_lock(&engine->loop.lock);
     count = kvfi_events_take(&engine->events, events, capacity);
-    pthread_mutex_unlock(&engine->lock);
+    pthread_mutex_unlock(&engine->loop.lock);
     return count;
 }
 
 size_t kvf_engine_wait(kvf_engine *engine, struct kvf_event *events, size_t capacity, int64_t timeout_ns)
 {
-    int64_t deadline = deadline_after(timeout_ns);
+    int64_t deadline = kvfi_deadline_after(timeout_ns);
     size_t count;
 
-    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_lock(&engine->loop.lock);
     while ((count = kvfi_events_take(&engine->events, events, capacity)) == 0 && capacity > 0 &&
            kvfi_now_ns() < deadline)
-        wait_change(engine, deadline);
-    pthread_mutex_unlock(&engine->lock);
+        kvfi_loop_wait(&engine->loop, deadline);
+    pthread_mutex_unlock(&engine->loop.lock);
     return count;
 }
 
 void kvf_engine_progress(kvf_engine *engine)
 {
-    if (!engine->thread_started)
-        kvfi_turn(engine, 0);
+    kvfi_loop_progress(&engine->loop);
 }
 
 enum kvf_status kvf_engine_get_stats(kvf_engine *engine, struct kvf_engine_stats *stats)
@@ -274,7 +206,7 @@ enum kvf_status kvf_engine_get_stats(kvf_engine *engine, struct kvf_engine_stats
 
     if (bytes < sizeof own.struct_size)
         return KVF_ERR_INVALID_ARGUMENT;
-    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_lock(&engine->loop.lock);
     own.bytes_received = engine->counters.bytes_received;
     own.bytes_sent = engine->counters.bytes_sent;
     own.pulls_active = engine->counters.pulls_active;
@@ -285,41 +217,41 @@ enum kvf_status kvf_engine_get_stats(kvf_engine *engine, struct kvf_engine_stats
     own.offers_failed = engine->counters.offers_failed;
     own.peers = engine->counters.peers;
     own.plans_cached = engine->counters.plans_cached;
-    pthread_mutex_unlock(&engine->lock);
+    pthread_mutex_unlock(&engine->loop.lock);
     memcpy(stats, &own, bytes);
     return KVF_OK;
 }
 
 enum kvf_status kvf_engine_drain(kvf_engine *engine, int64_t timeout_ns, struct kvf_error *error)
 {
-    int64_t deadline = deadline_after(timeout_ns);
+    int64_t deadline = kvfi_deadline_after(timeout_ns);
     enum kvf_status status = KVF_OK;
 
-    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_lock(&engine->loop.lock);
     engine->draining = true;
     while (engine->counters.blocks_held > 0 && kvfi_now_ns() < deadline)
-        wait_change(engine, deadline);
+        kvfi_loop_wait(&engine->loop, deadline);
     if (engine->counters.blocks_held > 0)
         status = kvfi_fail(error, KVF_ERR_TIMEOUT, "%" PRId64 " offers and pulls are left after %" PRId64 " ms",
                            engine->counters.blocks_held, timeout_ns / KVFI_MS);
-    pthread_mutex_unlock(&engine->lock);
+    pthread_mutex_unlock(&engine->loop.lock);
     return status;
 }
 
 static void end_work(kvf_engine *engine)
 {
     struct kvfi_command *command = calloc(1, sizeof *command);
-    int64_t deadline = deadline_after(engine->settings.peer_timeout_ns);
+    int64_t deadline = kvfi_deadline_after(engine->settings.peer_timeout_ns);
 
     if (command == NULL)
         return;
     command->kind = KVFI_COMMAND_END;
-    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_lock(&engine->loop.lock);
     engine->draining = true;
     kvfi_command_post(engine, command);
     while ((engine->counters.blocks_held > 0 || (engine->announced && !engine->withdrawn)) && kvfi_now_ns() < deadline)
-        wait_change(engine, deadline);
-    pthread_mutex_unlock(&engine->lock);
+        kvfi_loop_wait(&engine->loop, deadline);
+    pthread_mutex_unlock(&engine->loop.lock);
 }
 
 void kvf_engine_close(kvf_engine *engine)
@@ -327,9 +259,6 @@ void kvf_engine_close(kvf_engine *engine)
     if (engine == NULL)
         return;
     end_work(engine);
-    atomic_store(&engine->stop, true);
-    kvfi_wake(engine);
-    if (engine->thread_started)
-        pthread_join(engine->thread, NULL);
+    kvfi_loop_stop(&engine->loop);
     destroy(engine);
 }

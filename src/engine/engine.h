@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** @file engine/engine.h  Inside of an engine: what its files share. See README.md for who does what.
  *
- *  Two kinds of state: what `lock` protects (commands, events, ledger, counters), which any thread touches; and all the
- *  rest, which the progress thread alone touches once the engine is open (announce and close hand it over in order).
+ *  Two kinds of state: what the loop's lock protects (commands, events, ledger, counters), which any thread touches;
+ *  and all the rest, which the progress thread alone touches once the engine is open (announce and close hand it over
+ *  in order).
  */
 #ifndef KVFI_ENGINE_ENGINE_H
 #define KVFI_ENGINE_ENGINE_H
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "channel/channel.h"
 #include "directory/client.h"
-#include "engine/events.h"
 #include "engine/ledger.h"
-#include "engine/table.h"
-#include "engine/timers.h"
 #include "kvferry/directory.h"
 #include "kvferry/engine.h"
+#include "loop/events.h"
+#include "loop/loop.h"
+#include "loop/table.h"
 #include "sys/clock.h"
 #include "sys/log.h"
 #include "transport/transport.h"
@@ -65,10 +64,8 @@ struct kvfi_carrier {
     const struct kvfi_transport_ops *ops;
     struct kvfi_transport *transport;
     char endpoint[KVFI_ENDPOINT_BYTES];
+    struct kvfi_watch watch;
 };
-
-/** What the loop watches; carriers follow. */
-enum kvfi_watch { KVFI_WATCH_WAKE = 0, KVFI_WATCH_CHANNEL, KVFI_WATCH_DIRECTORY, KVFI_WATCH_CARRIER };
 
 enum kvfi_command_kind {
     KVFI_COMMAND_PULL = 1,
@@ -80,7 +77,7 @@ enum kvfi_command_kind {
 };
 
 struct kvfi_command {
-    struct kvfi_command *next;
+    struct kvfi_loop_command base;
     enum kvfi_command_kind kind;
     struct kvfi_pull_job *pull;   /* PULL: taken */
     struct kvfi_offer_job *offer; /* OFFER: taken */
@@ -118,23 +115,17 @@ struct kvf_engine {
     struct kvfi_channel *channel;
     struct kvfi_carrier carriers[KVFI_MAX_TRANSPORTS];
     size_t carrier_count;
-    int wake_fd, epoll_fd;
-    pthread_t thread;
-    bool thread_started;
+    struct kvfi_watch channel_watch, directory_watch;
+    struct kvfi_loop loop; /* `changed` tells: announced, an event, blocks reusable, ended */
 
-    pthread_mutex_t lock;
-    pthread_cond_t changed; /* on the monotonic clock: announced, an event, blocks reusable, ended */
-    struct kvfi_events events;
+    /* under the loop's lock */
+    struct kvfi_events events; /* struct kvf_event */
     struct kvfi_ledger ledger;
-    struct kvfi_command *commands_head, *commands_tail;
     struct kvfi_counters counters;
     bool draining, announcing, announced, withdrawn;
     struct kvf_error announce_error; /* status KVF_OK = it went well */
 
-    atomic_bool stop;
-
-    struct kvfi_timers timers;
-    int64_t turn_ns; /* end of the last turn of the loop: to notice that the process itself stood still */
+    /* the progress thread's */
     struct kvfi_table pulls, offers, grants; /* by id, by id, by grant */
     struct kvfi_table requests;              /* pulls and releases without an offer, by id */
     int64_t request_bytes;
@@ -183,19 +174,18 @@ enum kvf_status kvfi_block_ids_check(const kvf_layout *layout, const struct kvf_
 
 /** Posts a command (taken) and wakes the progress thread. The caller holds the lock. */
 void kvfi_command_post(kvf_engine *engine, struct kvfi_command *command);
-void kvfi_wake(kvf_engine *engine);
 
-/** Carries out one command and frees it. */
-void kvfi_command_run(kvf_engine *engine, struct kvfi_command *command);
+/** The event that a node of the engine's queue holds; NULL for NULL. */
+struct kvf_event *kvfi_event_of(struct kvfi_event_node *node);
 
 /** Reports a peer lost, if there is room for the event. */
 void kvfi_report_peer_lost(kvf_engine *engine, const struct kvfi_peer *peer);
 
 /* ---- the loop ---------------------------------------------------------------------------------------------- */
 
-/** One turn: waits up to `wait_ns` for something to do, then does what is due. */
-void kvfi_turn(kvf_engine *engine, int64_t wait_ns);
-void *kvfi_progress_main(void *engine);
+/** Prepares the loop, and has it watch what the engine opened. */
+enum kvf_status kvfi_progress_init(kvf_engine *engine, struct kvf_error *error);
+enum kvf_status kvfi_progress_watch(kvf_engine *engine, struct kvf_error *error);
 
 /** Takes what arrived on the channel. */
 size_t kvfi_inbox_dispatch(kvf_engine *engine);

@@ -89,7 +89,7 @@ static void send_hello(kvf_engine *engine, struct kvfi_peer *peer)
     if (status != KVF_OK)
         kvfi_peer_fail(engine, peer, KVFI_PEER_ON_FAIL, &error);
     else
-        kvfi_timer_arm(&engine->timers, &peer->timer, peer->greeted_ns + engine->settings.connect_timeout_ns);
+        kvfi_timer_arm(&engine->loop.timers, &peer->timer, peer->greeted_ns + engine->settings.connect_timeout_ns);
 }
 
 static void on_resolved(kvf_engine *engine, struct kvfi_resolve *resolve, struct kvfi_match *match,
@@ -134,7 +134,7 @@ void kvfi_source_greet(kvf_engine *engine, struct kvfi_peer *peer, bool again)
         send_hello(engine, peer);
         return;
     }
-    kvfi_timer_disarm(&engine->timers, &peer->timer);
+    kvfi_timer_disarm(&engine->loop.timers, &peer->timer);
     snprintf(resolve->source, sizeof resolve->source, "%s", peer->instance);
     snprintf(resolve->destination, sizeof resolve->destination, "%s", engine->settings.instance);
     resolve->rank = engine->settings.rank;

@@ -177,15 +177,15 @@ static void take_answer(kvf_engine *engine, struct kvfi_instance *instance, stru
 
 static void take_registered(kvf_engine *engine, const struct kvfi_directory_result *result)
 {
-    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_lock(&engine->loop.lock);
     if (engine->announcing) {
         engine->announcing = false;
         engine->announced = result->status == KVF_OK;
         engine->announce_error = (struct kvf_error){.status = result->status, .position = -1};
         snprintf(engine->announce_error.text, sizeof engine->announce_error.text, "%s", result->text);
-        pthread_cond_broadcast(&engine->changed);
+        pthread_cond_broadcast(&engine->loop.changed);
     }
-    pthread_mutex_unlock(&engine->lock);
+    pthread_mutex_unlock(&engine->loop.lock);
 }
 
 void kvfi_directory_dispatch(kvf_engine *engine)
@@ -199,10 +199,10 @@ void kvfi_directory_dispatch(kvf_engine *engine)
             take_registered(engine, &result);
             break;
         case KVFI_DIRECTORY_WITHDRAWN:
-            pthread_mutex_lock(&engine->lock);
+            pthread_mutex_lock(&engine->loop.lock);
             engine->withdrawn = true;
-            pthread_cond_broadcast(&engine->changed);
-            pthread_mutex_unlock(&engine->lock);
+            pthread_cond_broadcast(&engine->loop.changed);
+            pthread_mutex_unlock(&engine->loop.lock);
             break;
         case KVFI_DIRECTORY_LOST:
             kvfi_logf(&engine->log, KVF_LOG_ERROR, "%s: %s", engine->self, result.text);

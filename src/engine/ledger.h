@@ -7,7 +7,7 @@
 #ifndef KVFI_ENGINE_LEDGER_H
 #define KVFI_ENGINE_LEDGER_H
 
-#include "engine/table.h"
+#include "loop/table.h"
 #include "kvferry/engine.h"
 
 enum {

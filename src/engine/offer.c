@@ -37,35 +37,37 @@ static void fill_event(const struct kvfi_offer_job *offer, struct kvf_event *eve
 static void report_terminal(kvf_engine *engine, struct kvfi_offer_job *offer)
 {
     struct kvfi_event_node *node = offer->terminal;
+    struct kvf_event *event = kvfi_event_of(node);
     bool done = offer->life.state == KVFI_OFFER_DONE;
 
     offer->terminal = NULL;
-    fill_event(offer, &node->event, done ? KVF_EVENT_OFFER_DONE : KVF_EVENT_OFFER_FAILED);
-    node->event.status = done ? KVF_OK : offer->life.reason;
+    fill_event(offer, event, done ? KVF_EVENT_OFFER_DONE : KVF_EVENT_OFFER_FAILED);
+    event->status = done ? KVF_OK : offer->life.reason;
     if (!done) {
-        memcpy(node->event.text, offer->text, sizeof node->event.text);
-        memcpy(node->event.peer, offer->peer, sizeof offer->peer);
+        memcpy(event->text, offer->text, sizeof event->text);
+        memcpy(event->peer, offer->peer, sizeof offer->peer);
     }
-    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_lock(&engine->loop.lock);
     *(done ? &engine->counters.offers_done : &engine->counters.offers_failed) += 1;
     engine->counters.offers_active--;
-    kvfi_ledger_end(&engine->ledger, true, offer->transfer, offer->attempt, node->event.status, offer->text);
+    kvfi_ledger_end(&engine->ledger, true, offer->transfer, offer->attempt, event->status, offer->text);
     kvfi_events_push(&engine->events, node);
-    pthread_cond_broadcast(&engine->changed);
-    pthread_mutex_unlock(&engine->lock);
+    pthread_cond_broadcast(&engine->loop.changed);
+    pthread_mutex_unlock(&engine->loop.lock);
 }
 
 static void report_reusable(kvf_engine *engine, struct kvfi_offer_job *offer)
 {
     struct kvfi_event_node *node = offer->reusable;
+    struct kvf_event *event = kvfi_event_of(node);
 
     offer->reusable = NULL;
-    fill_event(offer, &node->event, KVF_EVENT_BLOCKS_REUSABLE);
-    pthread_mutex_lock(&engine->lock);
+    fill_event(offer, event, KVF_EVENT_BLOCKS_REUSABLE);
+    pthread_mutex_lock(&engine->loop.lock);
     engine->counters.blocks_held--;
     kvfi_events_push(&engine->events, node);
-    pthread_cond_broadcast(&engine->changed);
-    pthread_mutex_unlock(&engine->lock);
+    pthread_cond_broadcast(&engine->loop.changed);
+    pthread_mutex_unlock(&engine->loop.lock);
     offer->next_dead = engine->dead_offers;
     engine->dead_offers = offer;
 }
@@ -101,7 +103,7 @@ void kvfi_offer_feed(kvf_engine *engine, struct kvfi_offer_job *offer, int kind,
                 kvfi_sink_feed(engine, &offer->sinks[s], KVFI_SINK_ON_STOP, offer->life.reason, 0);
             break;
         default:
-            kvfi_timer_disarm(&engine->timers, &offer->timer);
+            kvfi_timer_disarm(&engine->loop.timers, &offer->timer);
             kvfi_offer_block(engine, offer, KVFI_BLOCK_ON_OWNER_ENDED);
             break;
         }
@@ -138,8 +140,9 @@ static void expire_text(struct kvfi_offer_job *offer)
                  missing[0] == '\0' ? "" : ", not ", missing);
 }
 
-static void on_deadline(kvf_engine *engine, struct kvfi_timer *timer)
+static void on_deadline(void *owner, struct kvfi_timer *timer)
 {
+    kvf_engine *engine = owner;
     struct kvfi_offer_job *offer = KVFI_HOLDER(timer, struct kvfi_offer_job, timer);
 
     if (!kvfi_offer_ended(&offer->life))
@@ -172,7 +175,7 @@ void kvfi_offer_begin(kvf_engine *engine, struct kvfi_offer_job *offer)
     kvfi_block_init(&offer->block);
     kvfi_table_insert(&engine->offers, &offer->link, offer->transfer, strlen(offer->transfer));
     offer->timer.fire = on_deadline;
-    kvfi_timer_arm(&engine->timers, &offer->timer, deadline);
+    kvfi_timer_arm(&engine->loop.timers, &offer->timer, deadline);
     kvfi_requests_match(engine, offer);
 }
 
@@ -228,7 +231,7 @@ void kvfi_offer_destroy(kvf_engine *engine, struct kvfi_offer_job *offer)
 {
     if (offer == NULL)
         return;
-    kvfi_timer_disarm(&engine->timers, &offer->timer);
+    kvfi_timer_disarm(&engine->loop.timers, &offer->timer);
     kvfi_table_remove(&engine->offers, &offer->link);
     for (size_t i = 0; i < offer->sink_count; i++) {
         struct kvfi_sink_job *sink = &offer->sinks[i];

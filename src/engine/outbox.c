@@ -52,8 +52,9 @@ static void flush_one(kvf_engine *engine, struct kvfi_outbox *outbox)
         drop_first(engine, outbox);
 }
 
-static void flush(kvf_engine *engine, struct kvfi_timer *timer)
+static void flush(void *owner, struct kvfi_timer *timer)
 {
+    kvf_engine *engine = owner;
     struct kvfi_outbox **at = &engine->outboxes;
 
     while (*at != NULL) {
@@ -67,7 +68,7 @@ static void flush(kvf_engine *engine, struct kvfi_timer *timer)
         }
     }
     if (engine->outboxes != NULL)
-        kvfi_timer_arm(&engine->timers, timer, kvfi_now_ns() + TRY_AGAIN_NS);
+        kvfi_timer_arm(&engine->loop.timers, timer, kvfi_now_ns() + TRY_AGAIN_NS);
 }
 
 /* The peer's outbox, made where there is none; NULL when it or all of them are full. */
@@ -106,7 +107,7 @@ static enum kvf_status keep(kvf_engine *engine, const struct kvfi_route *to, str
     engine->unsent_bytes += (int64_t)engine->buffer.count;
     engine->unsent_timer.fire = flush;
     if (!engine->unsent_timer.armed)
-        kvfi_timer_arm(&engine->timers, &engine->unsent_timer, kvfi_now_ns() + TRY_AGAIN_NS);
+        kvfi_timer_arm(&engine->loop.timers, &engine->unsent_timer, kvfi_now_ns() + TRY_AGAIN_NS);
     return KVF_OK;
 }
 

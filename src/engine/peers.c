@@ -18,7 +18,7 @@ enum { MAX_SOURCE_PEERS = 65536 };
 static int64_t silence_ns(const kvf_engine *engine) { return engine->settings.peer_timeout_ns / 4 * 3; }
 static int64_t ping_ns(const kvf_engine *engine) { return engine->settings.peer_timeout_ns / 8; }
 
-static void on_timer(kvf_engine *engine, struct kvfi_timer *timer);
+static void on_timer(void *owner, struct kvfi_timer *timer);
 
 /* ---- records ----------------------------------------------------------------------------------------------- */
 
@@ -51,10 +51,10 @@ static void count_peers(kvf_engine *engine)
 
     for (const struct kvfi_peer *peer = engine->peers; peer != NULL; peer = peer->next)
         plans += peer->plans != NULL;
-    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_lock(&engine->loop.lock);
     engine->counters.peers = (int64_t)engine->peer_count;
     engine->counters.plans_cached = plans;
-    pthread_mutex_unlock(&engine->lock);
+    pthread_mutex_unlock(&engine->loop.lock);
 }
 
 struct kvfi_peer *kvfi_peer_create(kvf_engine *engine, int role, const char *instance, const struct kvf_rank *rank)
@@ -121,7 +121,7 @@ static void forget_agreement(kvf_engine *engine, struct kvfi_peer *peer)
 
 void kvfi_peer_destroy(kvf_engine *engine, struct kvfi_peer *peer)
 {
-    kvfi_timer_disarm(&engine->timers, &peer->timer);
+    kvfi_timer_disarm(&engine->loop.timers, &peer->timer);
     kvfi_resolve_cancel(engine, &peer->resolve);
     kvfi_source_flush_releases(engine, peer, false);
     kvfi_links_close(engine, peer);
@@ -146,10 +146,10 @@ void kvfi_peers_fini(kvf_engine *engine)
 
 static void wake(kvf_engine *engine, struct kvfi_peer *peer)
 {
-    kvfi_timer_disarm(&engine->timers, &peer->timer);
+    kvfi_timer_disarm(&engine->loop.timers, &peer->timer);
     peer->heard_ns = kvfi_now_ns();
     if (peer->active > 0)
-        kvfi_timer_arm(&engine->timers, &peer->timer, peer->heard_ns + ping_ns(engine));
+        kvfi_timer_arm(&engine->loop.timers, &peer->timer, peer->heard_ns + ping_ns(engine));
     count_peers(engine);
     if (peer->role == KVFI_PEER_SINK) {
         kvfi_sink_answer(engine, peer);
@@ -161,7 +161,7 @@ static void wake(kvf_engine *engine, struct kvfi_peer *peer)
 
 static void fail_waiting(kvf_engine *engine, struct kvfi_peer *peer)
 {
-    kvfi_timer_disarm(&engine->timers, &peer->timer);
+    kvfi_timer_disarm(&engine->loop.timers, &peer->timer);
     if (peer->role == KVFI_PEER_SINK) {
         kvfi_sink_answer(engine, peer);
         return;
@@ -175,7 +175,7 @@ static void fail_waiting(kvf_engine *engine, struct kvfi_peer *peer)
 
 static void fail_active(kvf_engine *engine, struct kvfi_peer *peer)
 {
-    kvfi_timer_disarm(&engine->timers, &peer->timer);
+    kvfi_timer_disarm(&engine->loop.timers, &peer->timer);
     if (peer->role == KVFI_PEER_SINK) {
         kvfi_sinks_peer_lost(engine, peer);
         kvfi_requests_drop_peer(engine, peer);
@@ -241,7 +241,7 @@ void kvfi_peer_use(kvf_engine *engine, struct kvfi_peer *peer)
     if (peer->active++ > 0 || peer->timer.armed || peer->life.state != KVFI_PEER_READY)
         return;
     kvfi_peer_heard(peer);
-    kvfi_timer_arm(&engine->timers, &peer->timer, peer->heard_ns + ping_ns(engine));
+    kvfi_timer_arm(&engine->loop.timers, &peer->timer, peer->heard_ns + ping_ns(engine));
 }
 
 void kvfi_peer_unuse(struct kvfi_peer *peer) { peer->active--; }
@@ -279,11 +279,12 @@ static void ping(kvf_engine *engine, struct kvfi_peer *peer, int64_t now)
 
     (void)kvfi_send(engine, &peer->route, &message, NULL);
     peer->pinged_ns = now;
-    kvfi_timer_arm(&engine->timers, &peer->timer, now + ping_ns(engine));
+    kvfi_timer_arm(&engine->loop.timers, &peer->timer, now + ping_ns(engine));
 }
 
-static void on_timer(kvf_engine *engine, struct kvfi_timer *timer)
+static void on_timer(void *owner, struct kvfi_timer *timer)
 {
+    kvf_engine *engine = owner;
     struct kvfi_peer *peer = KVFI_HOLDER(timer, struct kvfi_peer, timer);
     int64_t now = kvfi_now_ns();
     struct kvf_error error = {.position = -1};

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loop: sleeps until something is due, then does it. Nothing here blocks. */
-#include <stdlib.h>
-#include <sys/epoll.h>
-#include <unistd.h>
-
+/* What the loop watches and calls. Nothing here blocks. */
 #include "engine/jobs.h"
 #include "engine/links.h"
 
@@ -18,25 +14,6 @@ void kvfi_bury(kvf_engine *engine)
         struct kvfi_offer_job *offer = engine->dead_offers;
         engine->dead_offers = offer->next_dead;
         kvfi_offer_destroy(engine, offer);
-    }
-}
-
-static void run_commands(kvf_engine *engine)
-{
-    struct kvfi_command *command;
-    uint64_t value;
-
-    if (read(engine->wake_fd, &value, sizeof value) < 0) {
-        /* nothing to reset */
-    }
-    pthread_mutex_lock(&engine->lock);
-    command = engine->commands_head;
-    engine->commands_head = engine->commands_tail = NULL;
-    pthread_mutex_unlock(&engine->lock);
-    while (command != NULL) {
-        struct kvfi_command *next = command->next;
-        kvfi_command_run(engine, command);
-        command = next;
     }
 }
 
@@ -65,75 +42,60 @@ void kvfi_carriers_dispatch(kvf_engine *engine)
         take_carrier_events(engine, i);
 }
 
-static int wait_ms(const kvf_engine *engine, int64_t wait_ns, int64_t now)
-{
-    int64_t due = kvfi_timers_due(&engine->timers), left = wait_ns;
+/* ---- what the loop calls ----------------------------------------------------------------------------------- */
 
-    if (due != INT64_MAX && due - now < left)
-        left = due - now;
-    if (left <= 0)
-        return 0;
-    if (left > 3600 * KVFI_SECOND)
-        return left == INT64_MAX ? -1 : 3600 * 1000;
-    return (int)((left + KVFI_MS - 1) / KVFI_MS);
+static void on_channel(void *owner, struct kvfi_watch *watch)
+{
+    (void)watch;
+    (void)kvfi_inbox_dispatch(owner);
 }
 
-/* When this process stood still (stopped, starved, or not called), the silence of others says nothing. */
-static void forgive_after(kvf_engine *engine, int64_t late_ns)
+static void on_directory(void *owner, struct kvfi_watch *watch)
 {
-    if (late_ns > engine->settings.peer_timeout_ns / 4)
-        kvfi_peers_forgive(engine);
+    (void)watch;
+    kvfi_directory_dispatch(owner);
 }
 
-static void run_timers(kvf_engine *engine)
+static void on_carrier(void *owner, struct kvfi_watch *watch)
 {
-    int64_t now = kvfi_now_ns();
-    struct kvfi_timer *timer;
+    const struct kvfi_carrier *carrier = KVFI_HOLDER(watch, struct kvfi_carrier, watch);
+    kvf_engine *engine = owner;
 
-    if (kvfi_timers_due(&engine->timers) <= now)
-        (void)kvfi_inbox_dispatch(engine); /* what has arrived counts before any deadline does */
-    while ((timer = kvfi_timers_take(&engine->timers, now)) != NULL)
-        timer->fire(engine, timer);
+    take_carrier_events(engine, (size_t)(carrier - engine->carriers));
 }
 
-void kvfi_turn(kvf_engine *engine, int64_t wait_ns)
-{
-    struct epoll_event ready[KVFI_MAX_TRANSPORTS + 3];
-    int64_t now = kvfi_now_ns(), wake;
-    int count, ms = wait_ms(engine, wait_ns, now);
+static void take_arrivals(void *owner) { (void)kvfi_inbox_dispatch(owner); }
 
-    if (engine->turn_ns != 0)
-        forgive_after(engine, now - engine->turn_ns);
-    wake = ms < 0 ? INT64_MAX : now + ms * KVFI_MS;
-    count = epoll_wait(engine->epoll_fd, ready, KVFI_MAX_TRANSPORTS + 3, ms);
-    engine->turn_ns = kvfi_now_ns();
-    if (engine->turn_ns > wake)
-        forgive_after(engine, engine->turn_ns - wake);
-    for (int i = 0; i < count; i++) {
-        switch (ready[i].data.u32) {
-        case KVFI_WATCH_WAKE:
-            run_commands(engine);
-            break;
-        case KVFI_WATCH_CHANNEL:
-            (void)kvfi_inbox_dispatch(engine);
-            break;
-        case KVFI_WATCH_DIRECTORY:
-            kvfi_directory_dispatch(engine);
-            break;
-        default:
-            take_carrier_events(engine, ready[i].data.u32 - KVFI_WATCH_CARRIER);
-            break;
-        }
+static void end_turn(void *owner) { kvfi_bury(owner); }
+
+static void forgive(void *owner, int64_t late_ns)
+{
+    (void)late_ns;
+    kvfi_peers_forgive(owner);
+}
+
+enum kvf_status kvfi_progress_init(kvf_engine *engine, struct kvf_error *error)
+{
+    const struct kvfi_loop_hooks hooks = {.before_timers = take_arrivals, .end_turn = end_turn,
+                                          .stood_still = forgive,
+                                          .patience_ns = engine->settings.peer_timeout_ns / 4};
+
+    return kvfi_loop_init(&engine->loop, engine, &hooks, error);
+}
+
+enum kvf_status kvfi_progress_watch(kvf_engine *engine, struct kvf_error *error)
+{
+    enum kvf_status status;
+
+    engine->channel_watch = (struct kvfi_watch){kvfi_channel_fd(engine->channel), on_channel};
+    engine->directory_watch = (struct kvfi_watch){kvfi_directory_client_fd(engine->client), on_directory};
+    status = kvfi_loop_watch(&engine->loop, &engine->channel_watch, error);
+    if (status == KVF_OK)
+        status = kvfi_loop_watch(&engine->loop, &engine->directory_watch, error);
+    for (size_t i = 0; status == KVF_OK && i < engine->carrier_count; i++) {
+        struct kvfi_carrier *carrier = &engine->carriers[i];
+        carrier->watch = (struct kvfi_watch){carrier->ops->event_fd(carrier->transport), on_carrier};
+        status = kvfi_loop_watch(&engine->loop, &carrier->watch, error);
     }
-    run_timers(engine);
-    kvfi_bury(engine);
-}
-
-void *kvfi_progress_main(void *context)
-{
-    kvf_engine *engine = context;
-
-    while (!atomic_load(&engine->stop))
-        kvfi_turn(engine, INT64_MAX);
-    return NULL;
+    return status;
 }

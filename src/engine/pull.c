@@ -37,36 +37,38 @@ static void fill_event(const struct kvfi_pull_job *pull, struct kvf_event *event
 static void report_terminal(kvf_engine *engine, struct kvfi_pull_job *pull)
 {
     struct kvfi_event_node *node = pull->terminal;
+    struct kvf_event *event = kvfi_event_of(node);
     bool done = pull->life.state == KVFI_TRANSFER_DONE;
 
     pull->terminal = NULL;
-    fill_event(pull, &node->event, done ? KVF_EVENT_PULL_DONE : KVF_EVENT_PULL_FAILED);
-    node->event.status = done ? KVF_OK : pull->life.reason;
-    node->event.tokens = done ? pull->token_end : 0;
+    fill_event(pull, event, done ? KVF_EVENT_PULL_DONE : KVF_EVENT_PULL_FAILED);
+    event->status = done ? KVF_OK : pull->life.reason;
+    event->tokens = done ? pull->token_end : 0;
     if (!done) {
-        memcpy(node->event.text, pull->text, sizeof node->event.text);
-        memcpy(node->event.peer, pull->peer, sizeof pull->peer);
+        memcpy(event->text, pull->text, sizeof event->text);
+        memcpy(event->peer, pull->peer, sizeof pull->peer);
     }
-    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_lock(&engine->loop.lock);
     *(done ? &engine->counters.pulls_done : &engine->counters.pulls_failed) += 1;
     engine->counters.pulls_active--;
-    kvfi_ledger_end(&engine->ledger, false, pull->transfer, pull->attempt, node->event.status, pull->text);
+    kvfi_ledger_end(&engine->ledger, false, pull->transfer, pull->attempt, event->status, pull->text);
     kvfi_events_push(&engine->events, node);
-    pthread_cond_broadcast(&engine->changed);
-    pthread_mutex_unlock(&engine->lock);
+    pthread_cond_broadcast(&engine->loop.changed);
+    pthread_mutex_unlock(&engine->loop.lock);
 }
 
 static void report_reusable(kvf_engine *engine, struct kvfi_pull_job *pull)
 {
     struct kvfi_event_node *node = pull->reusable;
+    struct kvf_event *event = kvfi_event_of(node);
 
     pull->reusable = NULL;
-    fill_event(pull, &node->event, KVF_EVENT_BLOCKS_REUSABLE);
-    pthread_mutex_lock(&engine->lock);
+    fill_event(pull, event, KVF_EVENT_BLOCKS_REUSABLE);
+    pthread_mutex_lock(&engine->loop.lock);
     engine->counters.blocks_held--;
     kvfi_events_push(&engine->events, node);
-    pthread_cond_broadcast(&engine->changed);
-    pthread_mutex_unlock(&engine->lock);
+    pthread_cond_broadcast(&engine->loop.changed);
+    pthread_mutex_unlock(&engine->loop.lock);
     pull->next_dead = engine->dead_pulls;
     engine->dead_pulls = pull;
 }
@@ -110,7 +112,7 @@ static bool make_writers(struct kvfi_pull_job *pull)
 static void drop_writers(kvf_engine *engine, struct kvfi_pull_job *pull)
 {
     for (size_t i = 0; i < pull->writer_count; i++) {
-        kvfi_timer_disarm(&engine->timers, &pull->writers[i].gone);
+        kvfi_timer_disarm(&engine->loop.timers, &pull->writers[i].gone);
         kvfi_writer_unlink(&pull->writers[i]);
     }
     free(pull->writers);
@@ -261,8 +263,9 @@ static void expire_text(const struct kvfi_pull_job *pull, char *text, size_t tex
                  late->received_bytes, late->expected_bytes, late->peer->name);
 }
 
-static void on_deadline(kvf_engine *engine, struct kvfi_timer *timer)
+static void on_deadline(void *owner, struct kvfi_timer *timer)
 {
+    kvf_engine *engine = owner;
     struct kvfi_pull_job *pull = KVFI_HOLDER(timer, struct kvfi_pull_job, timer);
 
     if (!kvfi_transfer_ended(&pull->life))
@@ -297,7 +300,7 @@ static void ask_all(kvf_engine *engine, struct kvfi_pull_job *pull)
 
 static void end_blocks(kvf_engine *engine, struct kvfi_pull_job *pull)
 {
-    kvfi_timer_disarm(&engine->timers, &pull->timer);
+    kvfi_timer_disarm(&engine->loop.timers, &pull->timer);
     kvfi_resolve_cancel(engine, &pull->resolve);
     for (size_t i = 0; i < pull->writer_count; i++)
         pull->writers[i].waiting = false;
@@ -372,7 +375,7 @@ void kvfi_pull_begin(kvf_engine *engine, struct kvfi_pull_job *pull)
     kvfi_block_init(&pull->block);
     kvfi_table_insert(&engine->pulls, &pull->link, pull->transfer, strlen(pull->transfer));
     pull->timer.fire = on_deadline;
-    kvfi_timer_arm(&engine->timers, &pull->timer, deadline);
+    kvfi_timer_arm(&engine->loop.timers, &pull->timer, deadline);
     snprintf(resolve->source, sizeof resolve->source, "%s", pull->from);
     snprintf(resolve->destination, sizeof resolve->destination, "%s", engine->settings.instance);
     resolve->rank = engine->settings.rank;
@@ -389,7 +392,7 @@ void kvfi_pull_destroy(kvf_engine *engine, struct kvfi_pull_job *pull)
 {
     if (pull == NULL)
         return;
-    kvfi_timer_disarm(&engine->timers, &pull->timer);
+    kvfi_timer_disarm(&engine->loop.timers, &pull->timer);
     kvfi_resolve_cancel(engine, &pull->resolve);
     kvfi_table_remove(&engine->pulls, &pull->link);
     for (size_t i = 0; i < pull->writer_count; i++)

@@ -24,7 +24,7 @@ static void destroy_request(kvf_engine *engine, struct kvfi_request *request)
 {
     struct kvfi_peer *peer = request->peer;
 
-    kvfi_timer_disarm(&engine->timers, &request->timer);
+    kvfi_timer_disarm(&engine->loop.timers, &request->timer);
     kvfi_table_remove(&engine->requests, &request->link);
     *(request->previous == NULL ? &peer->requests : &request->previous->next) = request->next;
     if (request->next != NULL)
@@ -36,8 +36,9 @@ static void destroy_request(kvf_engine *engine, struct kvfi_request *request)
 }
 
 /* The destination's own deadline is a little later, so that it hears why. */
-static void on_deadline(kvf_engine *engine, struct kvfi_timer *timer)
+static void on_deadline(void *owner, struct kvfi_timer *timer)
 {
+    kvf_engine *engine = owner;
     struct kvfi_request *request = KVFI_HOLDER(timer, struct kvfi_request, timer);
     char text[KVF_ERROR_TEXT_BYTES];
 
@@ -95,7 +96,7 @@ void kvfi_request_park(kvf_engine *engine, struct kvfi_peer *peer, struct kvfi_m
                       strlen(transfer_of(&request->message)));
     kvfi_peer_use(engine, peer);
     request->timer.fire = on_deadline;
-    kvfi_timer_arm(&engine->timers, &request->timer, kvfi_now_ns() + wait_of(&request->message));
+    kvfi_timer_arm(&engine->loop.timers, &request->timer, kvfi_now_ns() + wait_of(&request->message));
 }
 
 static struct kvfi_request *find_request(kvf_engine *engine, const struct kvfi_peer *peer, const char *transfer,
@@ -196,7 +197,7 @@ static enum kvf_status look_up(kvf_engine *engine, const char *transfer, int64_t
     struct kvfi_ledger_entry *entry;
     enum kvf_status status = KVF_OK;
 
-    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_lock(&engine->loop.lock);
     entry = kvfi_ledger_find(&engine->ledger, true, transfer);
     *lower = entry != NULL && entry->attempt < attempt;
     if (entry != NULL && entry->attempt > attempt)
@@ -207,7 +208,7 @@ static enum kvf_status look_up(kvf_engine *engine, const char *transfer, int64_t
         status = kvfi_fail(error, entry->status == KVF_OK ? KVF_ERR_REFUSED : entry->status,
                            "transfer \"%s\" attempt %" PRId64 " has ended at %s: %s", transfer, attempt, engine->self,
                            entry->status == KVF_OK ? "done" : entry->text);
-    pthread_mutex_unlock(&engine->lock);
+    pthread_mutex_unlock(&engine->loop.lock);
     return status;
 }
 

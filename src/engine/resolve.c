@@ -173,7 +173,7 @@ static void ask_for_newer(kvf_engine *engine, struct kvfi_resolve *resolve, stru
     if (now - instance->asked_ns >= KVFI_ASK_AGAIN_NS)
         kvfi_instance_ask(engine, instance);
     if (!engine->resolve_timer.armed)
-        kvfi_timer_arm(&engine->timers, &engine->resolve_timer, now + KVFI_ASK_AGAIN_NS);
+        kvfi_timer_arm(&engine->loop.timers, &engine->resolve_timer, now + KVFI_ASK_AGAIN_NS);
 }
 
 /* Returns true when there is an answer: a match, or an error in `error`. */
@@ -205,7 +205,7 @@ static bool evaluate(kvf_engine *engine, struct kvfi_resolve *resolve, int64_t n
                       kvf_engine_directory_url(engine));
         resolve->again = a != WAITING && b != WAITING;
         if (resolve->again && !engine->resolve_timer.armed)
-            kvfi_timer_arm(&engine->timers, &engine->resolve_timer, now + KVFI_ASK_AGAIN_NS);
+            kvfi_timer_arm(&engine->loop.timers, &engine->resolve_timer, now + KVFI_ASK_AGAIN_NS);
         return (a == INCOMPLETE || b == INCOMPLETE) && now >= resolve->deadline_ns;
     }
     index = kvfi_view_find(destination->view, &resolve->rank);
@@ -261,8 +261,9 @@ void kvfi_resolves_run(kvf_engine *engine)
 }
 
 /* New wishes are looked at; those that wait for something incomplete ask again. */
-static void ask_again(kvf_engine *engine, struct kvfi_timer *timer)
+static void ask_again(void *owner, struct kvfi_timer *timer)
 {
+    kvf_engine *engine = owner;
     int64_t now = kvfi_now_ns();
 
     (void)timer;
@@ -290,6 +291,6 @@ void kvfi_resolve_begin(kvf_engine *engine, struct kvfi_resolve *resolve, bool f
         engine->resolves->previous = resolve;
     engine->resolves = resolve;
     engine->resolve_timer.fire = ask_again;
-    if (!engine->resolve_timer.armed)
-        kvfi_timer_arm(&engine->timers, &engine->resolve_timer, resolve->began_ns); /* from the loop, not from here */
+    if (!engine->resolve_timer.armed) /* due at once, to look from the loop and not from here */
+        kvfi_timer_arm(&engine->loop.timers, &engine->resolve_timer, resolve->began_ns);
 }

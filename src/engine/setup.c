@@ -5,8 +5,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 
 #include "base/array.h"
 #include "base/error.h"
@@ -124,39 +122,12 @@ static enum kvf_status open_directory(kvf_engine *engine, struct kvf_error *erro
     return status == KVF_OK ? kvfi_directory_client_open(&client, &engine->client, error) : status;
 }
 
-static enum kvf_status watch(kvf_engine *engine, int fd, uint32_t what, struct kvf_error *error)
-{
-    struct epoll_event event = {.events = EPOLLIN, .data = {.u32 = what}};
-
-    if (fd < 0 || epoll_ctl(engine->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
-        return kvfi_fail(error, KVF_ERR_SYSTEM, "epoll_ctl: %s", strerror(errno));
-    return KVF_OK;
-}
-
-static enum kvf_status watch_all(kvf_engine *engine, struct kvf_error *error)
-{
-    enum kvf_status status;
-
-    engine->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    engine->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (engine->wake_fd < 0 || engine->epoll_fd < 0)
-        return kvfi_fail(error, KVF_ERR_SYSTEM, "eventfd, epoll: %s", strerror(errno));
-    status = watch(engine, engine->wake_fd, KVFI_WATCH_WAKE, error);
-    if (status == KVF_OK)
-        status = watch(engine, kvfi_channel_fd(engine->channel), KVFI_WATCH_CHANNEL, error);
-    if (status == KVF_OK)
-        status = watch(engine, kvfi_directory_client_fd(engine->client), KVFI_WATCH_DIRECTORY, error);
-    for (size_t i = 0; status == KVF_OK && i < engine->carrier_count; i++)
-        status = watch(engine, engine->carriers[i].ops->event_fd(engine->carriers[i].transport),
-                       KVFI_WATCH_CARRIER + (uint32_t)i, error);
-    return status;
-}
-
 static enum kvf_status init_shared(kvf_engine *engine, struct kvf_error *error)
 {
     enum kvf_status status;
 
-    status = kvfi_events_init(&engine->events, engine->settings.event_capacity, error);
+    status = kvfi_events_init(&engine->events, engine->settings.event_capacity, sizeof(struct kvf_event),
+                              error);
     if (status != KVF_OK)
         return status;
     if (!kvfi_table_init(&engine->pulls) || !kvfi_table_init(&engine->offers) || !kvfi_table_init(&engine->grants) ||
@@ -165,27 +136,17 @@ static enum kvf_status init_shared(kvf_engine *engine, struct kvf_error *error)
     return KVF_OK;
 }
 
-static void init_lock(kvf_engine *engine)
-{
-    pthread_condattr_t attributes;
-
-    pthread_mutex_init(&engine->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&engine->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
 enum kvf_status kvfi_engine_setup(kvf_engine *engine, const kvf_layout *layout, struct kvf_error *error)
 {
     struct kvfi_channel_options channel = {.host = engine->settings.host, .log = &engine->log};
     enum kvf_status status;
 
-    init_lock(engine);
     engine->incarnation = kvfi_random_u64();
     kvfi_peer_name(engine->self, engine->settings.instance, &engine->settings.rank);
     kvfi_host_identity(engine->host_identity, sizeof engine->host_identity);
-    status = init_shared(engine, error);
+    status = kvfi_progress_init(engine, error);
+    if (status == KVF_OK)
+        status = init_shared(engine, error);
     if (status == KVF_OK)
         status = take_layout(engine, layout, error);
     if (status == KVF_OK)
@@ -194,5 +155,5 @@ enum kvf_status kvfi_engine_setup(kvf_engine *engine, const kvf_layout *layout, 
         status = kvfi_carriers_open(engine, error);
     if (status == KVF_OK)
         status = open_directory(engine, error);
-    return status == KVF_OK ? watch_all(engine, error) : status;
+    return status == KVF_OK ? kvfi_progress_watch(engine, error) : status;
 }

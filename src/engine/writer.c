@@ -68,9 +68,9 @@ static void word_done(kvf_engine *engine, struct kvfi_writer_job *job)
     pull->runs += job->runs;
     pull->pieces++;
     pull->transports |= job->transport_bit;
-    pthread_mutex_lock(&engine->lock);
+    pthread_mutex_lock(&engine->loop.lock);
     engine->counters.bytes_received += job->expected_bytes - job->received_bytes; /* the rest was counted as it came */
-    pthread_mutex_unlock(&engine->lock);
+    pthread_mutex_unlock(&engine->loop.lock);
     kvfi_pull_feed(engine, pull, KVFI_TRANSFER_ON_WRITER_DONE, KVF_OK, 0);
 }
 
@@ -116,7 +116,7 @@ void kvfi_writer_feed(kvf_engine *engine, struct kvfi_writer_job *job, int kind,
         }
     }
     if (job->life.state != KVFI_WRITER_STARTED && job->life.state != KVFI_WRITER_SAID_DONE)
-        kvfi_timer_disarm(&engine->timers, &job->gone);
+        kvfi_timer_disarm(&engine->loop.timers, &job->gone);
     if (kvfi_writer_quiet(&job->life) && job->life.state != KVFI_WRITER_IDLE)
         kvfi_writer_unlink(job);
     if (job->life.state == KVFI_WRITER_IN_DOUBT && job->uses_peer) {
@@ -346,8 +346,9 @@ void kvfi_writers_on_message(kvf_engine *engine, struct kvfi_peer *peer, const s
 
 /* ---- its transport ----------------------------------------------------------------------------------------- */
 
-static void on_word_missing(kvf_engine *engine, struct kvfi_timer *timer)
+static void on_word_missing(void *owner, struct kvfi_timer *timer)
 {
+    kvf_engine *engine = owner;
     struct kvfi_writer_job *job = KVFI_HOLDER(timer, struct kvfi_writer_job, gone);
 
     snprintf(job->text, sizeof job->text, "%s: its data connection is gone", job->peer->name);
@@ -370,7 +371,7 @@ static void on_gone(kvf_engine *engine, size_t carrier, const struct kvfi_peer_i
                 job->gone.armed)
                 continue;
             job->gone.fire = on_word_missing;
-            kvfi_timer_arm(&engine->timers, &job->gone, due_ns);
+            kvfi_timer_arm(&engine->loop.timers, &job->gone, due_ns);
         }
     }
 }
@@ -389,9 +390,9 @@ void kvfi_writers_on_event(kvf_engine *engine, size_t carrier, const struct kvfi
     switch (event->kind) {
     case KVFI_TEV_RECEIVED:
         job->received_bytes += event->bytes;
-        pthread_mutex_lock(&engine->lock);
+        pthread_mutex_lock(&engine->loop.lock);
         engine->counters.bytes_received += event->bytes;
-        pthread_mutex_unlock(&engine->lock);
+        pthread_mutex_unlock(&engine->loop.lock);
         if (event->complete)
             kvfi_writer_feed(engine, job, KVFI_WRITER_ON_ARRIVED, KVF_OK, 0);
         break;

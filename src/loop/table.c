@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/table.h"
+#include "loop/table.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/timers.h"
+#include "loop/timers.h"
 
 #include <stddef.h>
 

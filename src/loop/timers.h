@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** @file timers.h  Deadlines, earliest first: a pairing heap of nodes inside other structs, so arming needs no
  *  memory. */
-#ifndef KVFI_ENGINE_TIMERS_H
-#define KVFI_ENGINE_TIMERS_H
+#ifndef KVFI_LOOP_TIMERS_H
+#define KVFI_LOOP_TIMERS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-struct kvf_engine;
-
 struct kvfi_timer {
     int64_t due_ns;
-    void (*fire)(struct kvf_engine *engine, struct kvfi_timer *timer); /* called once,
-    disarmed; may arm again or free */
+    void (*fire)(void *owner, struct kvfi_timer *timer); /* called once, disarmed; may arm again or free */
     struct kvfi_timer *child, *next, *previous; /* previous: left sibling, or the parent of a first child */
     bool armed;
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/events.h"
+#include "loop/events.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -9,9 +9,11 @@
 
 #include "base/error.h"
 
-enum kvf_status kvfi_events_init(struct kvfi_events *events, int64_t capacity, struct kvf_error *error)
+enum kvf_status kvfi_events_init(struct kvfi_events *events, int64_t capacity, size_t record_bytes,
+                                 struct kvf_error *error)
 {
-    *events = (struct kvfi_events){.capacity = capacity, .fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    *events = (struct kvfi_events){.capacity = capacity, .record_bytes = record_bytes,
+                                   .fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (events->fd < 0)
         return kvfi_fail(error, KVF_ERR_SYSTEM, "eventfd: %s", strerror(errno));
     return KVF_OK;
@@ -34,7 +36,7 @@ struct kvfi_event_node *kvfi_events_reserve(struct kvfi_events *events)
     struct kvfi_event_node *node = NULL;
 
     if (events->queued + events->reserved < events->capacity)
-        node = calloc(1, sizeof *node);
+        node = calloc(1, sizeof *node + events->record_bytes);
     if (node != NULL)
         events->reserved++;
     return node;
@@ -65,15 +67,18 @@ void kvfi_events_push(struct kvfi_events *events, struct kvfi_event_node *node)
     events->queued++;
 }
 
-size_t kvfi_events_take(struct kvfi_events *events, struct kvf_event *out, size_t capacity)
+size_t kvfi_events_take(struct kvfi_events *events, void *out, size_t capacity)
 {
+    unsigned char *at = out;
     size_t count = 0;
     uint64_t value;
 
     while (count < capacity && events->head != NULL) {
         struct kvfi_event_node *node = events->head;
         events->head = node->next;
-        out[count++] = node->event;
+        memcpy(at, node->record, events->record_bytes);
+        at += events->record_bytes;
+        count++;
         events->queued--;
         free(node);
     }
