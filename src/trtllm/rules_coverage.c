@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "trtllm/rules.h"
+
+#include "base/array.h"
+#include "base/checked.h"
+#include "base/compare.h"
+#include "base/error.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Most (role, layer) pairs of one side that are compared one by one; tables whose views pair up need none of it. */
+#define MAX_COVERED 4194304
+/* Most steps of the search that is quick for such tables. */
+#define MAX_STEPS 1048576
+#define LIST_TEXT_BYTES 160
+
+/* A role that a REPLICATED view covers a layer with. */
+struct covered {
+    const char *role;
+    int64_t layer;
+};
+
+struct covered_list {
+    struct covered *items;
+    size_t count;
+};
+
+static int compare_covered(const void *a, const void *b)
+{
+    const struct covered *x = a, *y = b;
+    int order = strcmp(x->role, y->role);
+
+    return order ? order : kvfi_compare_i64(x->layer, y->layer);
+}
+
+static bool is_replicated(const struct kvfi_trt_view *view, int64_t cache)
+{
+    return view->group->cache == cache && view->spec->mapper == KVF_TRTLLM_REPLICATED;
+}
+
+/* Whether the group of the other side that holds `layer` has a REPLICATED view of the same roles over it. */
+static bool has_twin(const struct kvfi_trt_view *view, int64_t layer, const struct kvfi_trt_geometry *other,
+                     int64_t group, size_t *steps)
+{
+    bool found = false;
+
+    for (size_t i = other->first_view[group]; !found && i < other->first_view[group + 1] && *steps > 0; i++) {
+        const struct kvfi_trt_view *twin = &other->views[i];
+
+        --*steps;
+        found = twin->spec->mapper == KVF_TRTLLM_REPLICATED && kvfi_trt_view_same_roles(view, twin)
+                && kvfi_trt_view_place(twin, layer);
+    }
+    return found;
+}
+
+/* Whether all common layers of all REPLICATED views of one side have such a twin: then nothing differs. */
+static bool all_have_twins(const struct kvfi_trt_geometry *one, const struct kvfi_trt_geometry *other, int64_t cache)
+{
+    size_t steps = MAX_STEPS;
+    bool all = true;
+
+    for (size_t i = 0; all && i < one->view_count; i++) {
+        const struct kvfi_trt_view *view = &one->views[i];
+
+        for (size_t k = 0; all && is_replicated(view, cache) && k < view->place_count; k++) {
+            int64_t layer = view->places[k].global_layer, group = kvfi_trt_geometry_group(other, cache, layer);
+
+            all = group < 0 || has_twin(view, layer, other, group, &steps);
+        }
+    }
+    return all;
+}
+
+static enum kvf_status list_covered(const struct kvfi_trt_geometry *one, const struct kvfi_trt_geometry *other,
+                                    int64_t cache, struct covered_list *list, struct kvf_error *error)
+{
+    enum kvf_status status = KVF_OK;
+    size_t total = 0;
+
+    for (size_t i = 0; i < one->view_count; i++) {
+        const struct kvfi_trt_view *view = &one->views[i];
+        size_t pairs;
+
+        if (!is_replicated(view, cache)) continue;
+        if (!kvfi_mul_size(view->place_count, view->spec->role_count, &pairs) || pairs > MAX_COVERED - total) {
+            status = kvfi_fail(error, KVF_ERR_LIMIT, "replicated views cover more than %d pairs of role and layer",
+                               MAX_COVERED);
+            goto done;
+        }
+        total += pairs;
+    }
+    list->items = kvfi_alloc_array(total, sizeof *list->items);
+    if (!list->items) {
+        status = kvfi_fail_memory(error, "the layers of replicated roles");
+        goto done;
+    }
+    for (size_t i = 0; i < one->view_count; i++) {
+        const struct kvfi_trt_view *view = &one->views[i];
+
+        for (size_t k = 0; is_replicated(view, cache) && k < view->place_count; k++) {
+            int64_t layer = view->places[k].global_layer;
+
+            if (kvfi_trt_geometry_group(other, cache, layer) < 0) continue;
+            for (size_t r = 0; r < view->spec->role_count; r++) {
+                list->items[list->count].role = view->roles[r];
+                list->items[list->count++].layer = layer;
+            }
+        }
+    }
+    if (list->count > 1) qsort(list->items, list->count, sizeof *list->items, compare_covered);
+done:
+    return status;
+}
+
+/* Moves what only one of two sorted lists has to the front of `found`, in order. */
+static size_t differences(const struct covered_list *a, const struct covered_list *b, struct covered *found)
+{
+    size_t i = 0, k = 0, count = 0;
+
+    while (i < a->count || k < b->count) {
+        int order = i == a->count ? 1 : k == b->count ? -1 : compare_covered(&a->items[i], &b->items[k]);
+        struct covered item = order <= 0 ? a->items[i] : b->items[k];
+
+        if (order != 0) found[count++] = item;
+        while (i < a->count && compare_covered(&a->items[i], &item) == 0) i++;
+        while (k < b->count && compare_covered(&b->items[k], &item) == 0) k++;
+    }
+    return count;
+}
+
+/* Adds to a text that is cut when it is full. */
+static void append(char *text, size_t *length, const char *separator, const char *item)
+{
+    snprintf(text + *length, LIST_TEXT_BYTES - *length, "%s%s", *length > 1 ? separator : "", item);
+    *length = strlen(text);
+}
+
+static int compare_layers(const void *a, const void *b)
+{
+    return kvfi_compare_i64(((const struct covered *)a)->layer, ((const struct covered *)b)->layer);
+}
+
+static enum kvf_status tell(struct covered *found, size_t count, int64_t cache, struct kvf_error *error)
+{
+    char roles[LIST_TEXT_BYTES] = "[", layers[LIST_TEXT_BYTES] = "[";
+    size_t role_length = 1, layer_length = 1;
+
+    for (size_t i = 0; i < count && role_length + 1 < sizeof roles; i++) {
+        char quoted[LIST_TEXT_BYTES];
+
+        if (i > 0 && strcmp(found[i].role, found[i - 1].role) == 0) continue;
+        snprintf(quoted, sizeof quoted, "'%s'", found[i].role);
+        append(roles, &role_length, ", ", quoted);
+    }
+    qsort(found, count, sizeof *found, compare_layers);
+    for (size_t i = 0; i < count && layer_length + 1 < sizeof layers; i++) {
+        char number[32];
+
+        if (i > 0 && found[i].layer == found[i - 1].layer) continue;
+        snprintf(number, sizeof number, "%" PRId64, found[i].layer);
+        append(layers, &layer_length, ", ", number);
+    }
+    return kvfi_fail(error, KVF_ERR_INCOMPATIBLE, "%s.validate_peer_compatible: replicated role(s) %s] differ on"
+                     " overlapping layers %s]", cache == KVF_TRTLLM_PAGED ? "AttentionPolicy" : "MambaPolicy", roles,
+                     layers);
+}
+
+enum kvf_status kvfi_trt_rule_coverage(const kvf_trtllm_rank *self, const kvf_trtllm_rank *peer, int64_t cache,
+                                       struct kvf_error *error)
+{
+    const struct kvfi_trt_geometry *own = kvfi_trt_rank_geometry(self), *other = kvfi_trt_rank_geometry(peer);
+    struct covered_list lists[2] = {{NULL, 0}, {NULL, 0}};
+    struct covered *found = NULL;
+    enum kvf_status status = KVF_OK;
+    size_t count;
+
+    if (all_have_twins(own, other, cache) && all_have_twins(other, own, cache)) goto done;
+    status = list_covered(own, other, cache, &lists[0], error);
+    if (status == KVF_OK) status = list_covered(other, own, cache, &lists[1], error);
+    if (status != KVF_OK) goto done;
+    found = kvfi_alloc_array(lists[0].count + lists[1].count, sizeof *found);
+    if (!found) {
+        status = kvfi_fail_memory(error, "the layers of replicated roles");
+        goto done;
+    }
+    count = differences(&lists[0], &lists[1], found);
+    if (count > 0) status = tell(found, count, cache, error);
+done:
+    free(found);
+    free(lists[1].items);
+    free(lists[0].items);
+    return status;
+}
