@@ -2,9 +2,9 @@
 #include "trtllm/geometry.h"
 
 #include "base/error.h"
+#include "trtllm/names.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 const struct kvfi_trt_view *kvfi_trt_geometry_view(const struct kvfi_trt_geometry *geometry,
@@ -93,14 +93,13 @@ done:
 
 const char *kvfi_trt_view_role_text(const struct kvfi_trt_view *view, char *text, size_t text_bytes)
 {
-    size_t length = 0;
+    bool fits;
 
-    snprintf(text, text_bytes, "[");
-    length = strlen(text);
-    for (size_t i = 0; i < view->spec->role_count && length + 1 < text_bytes; i++) {
-        snprintf(text + length, text_bytes - length, "%s'%s'", i > 0 ? ", " : "", view->roles[i]);
-        length = strlen(text);
+    text[0] = 0;
+    fits = kvfi_trt_text_add(text, text_bytes, "[");
+    for (size_t i = 0; i < view->spec->role_count && fits; i++) {
+        fits = kvfi_trt_text_add(text, text_bytes, "%s'%s'", i > 0 ? ", " : "", view->roles[i]);
     }
-    snprintf(text + length, text_bytes - length, "]");
+    kvfi_trt_text_add(text, text_bytes, "]");
     return text;
 }

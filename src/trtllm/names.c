@@ -2,6 +2,7 @@
 #include "trtllm/names.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -39,4 +40,15 @@ const char *kvfi_trt_eighths_text(int64_t eighths, char text[KVFI_TRT_NUMBER_BYT
     snprintf(text, KVFI_TRT_NUMBER_BYTES, "%" PRId64 "%s", eighths / 8, fractions[eighths % 8]);
 done:
     return text;
+}
+
+bool kvfi_trt_text_add(char *text, size_t text_bytes, const char *format, ...)
+{
+    size_t length = strlen(text);
+    va_list args;
+
+    va_start(args, format);
+    if (length + 1 < text_bytes) vsnprintf(text + length, text_bytes - length, format, args);
+    va_end(args);
+    return strlen(text) + 1 < text_bytes;
 }

@@ -5,6 +5,8 @@
 
 #include "kvferry/trtllm.h"
 
+#include <stdbool.h>
+
 /** "INDEXED", "REPLICATED", "NHD", "SECTIONED"; "UNKNOWN" for any other number. */
 const char *kvfi_trt_kind_text(int64_t mapper);
 
@@ -16,5 +18,8 @@ const char *kvfi_trt_eighths_text(int64_t eighths, char text[KVFI_TRT_NUMBER_BYT
 
 /** A number that may be KVF_TRTLLM_NONE, as Python prints it. Returns `text`. */
 const char *kvfi_trt_number_text(int64_t number, char text[KVFI_TRT_NUMBER_BYTES]);
+
+/** Adds to a zero-terminated text, cut when it is full. @return false when nothing more fits */
+bool kvfi_trt_text_add(char *text, size_t text_bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 #endif

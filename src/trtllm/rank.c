@@ -21,6 +21,7 @@ void kvf_trtllm_rank_spec_init(struct kvf_trtllm_rank_spec *spec, size_t size)
 static void destroy(struct kvf_trtllm_rank *rank)
 {
     if (rank) {
+        kvfi_trt_geometry_destroy(rank->geometry);
         kvfi_arena_fini(&rank->arena);
         free(rank);
     }
@@ -50,6 +51,7 @@ enum kvf_status kvf_trtllm_rank_create(const struct kvf_trtllm_rank_spec *spec, 
     status = kvfi_trt_rank_check(rank, error);
     if (status == KVF_OK) status = kvfi_trt_rank_index(rank, error);
     if (status == KVF_OK) status = kvfi_trt_table_check(rank, error);
+    if (status == KVF_OK) status = kvfi_trt_geometry_create(rank->spec.page_table, &rank->geometry, error);
     if (status != KVF_OK) goto done;
     *out = rank;
     rank = NULL;
@@ -74,6 +76,11 @@ void kvf_trtllm_rank_release(kvf_trtllm_rank *rank)
 const struct kvf_trtllm_rank_spec *kvf_trtllm_rank_get_spec(const kvf_trtllm_rank *rank)
 {
     return &rank->spec;
+}
+
+const struct kvfi_trt_geometry *kvfi_trt_rank_geometry(const kvf_trtllm_rank *rank)
+{
+    return rank->geometry;
 }
 
 static int compare_global(const void *left, const void *right)

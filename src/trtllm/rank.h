@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "kvferry/trtllm.h"
+#include "trtllm/geometry.h"
 #include "wire/arena.h"
 
 /** Where one layer of a rank is listed. */
@@ -24,6 +25,7 @@ struct kvf_trtllm_rank {
     struct kvfi_trt_place *by_global; /**< every layer of the page table, sorted by cache kind and global layer */
     struct kvfi_trt_place *by_local;  /**< the same, sorted by group and local layer */
     size_t place_count;
+    struct kvfi_trt_geometry *geometry; /**< what the views of the page table come to */
     const void *bytes;                /**< of a decoded rank that encoding would spell otherwise; else NULL */
     size_t byte_count;
 };

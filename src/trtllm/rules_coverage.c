@@ -5,9 +5,9 @@
 #include "base/checked.h"
 #include "base/compare.h"
 #include "base/error.h"
+#include "trtllm/names.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -132,13 +132,6 @@ static size_t differences(const struct covered_list *a, const struct covered_lis
     return count;
 }
 
-/* Adds to a text that is cut when it is full. */
-static void append(char *text, size_t *length, const char *separator, const char *item)
-{
-    snprintf(text + *length, LIST_TEXT_BYTES - *length, "%s%s", *length > 1 ? separator : "", item);
-    *length = strlen(text);
-}
-
 static int compare_layers(const void *a, const void *b)
 {
     return kvfi_compare_i64(((const struct covered *)a)->layer, ((const struct covered *)b)->layer);
@@ -146,26 +139,25 @@ static int compare_layers(const void *a, const void *b)
 
 static enum kvf_status tell(struct covered *found, size_t count, int64_t cache, struct kvf_error *error)
 {
-    char roles[LIST_TEXT_BYTES] = "[", layers[LIST_TEXT_BYTES] = "[";
-    size_t role_length = 1, layer_length = 1;
+    char roles[LIST_TEXT_BYTES] = "", layers[LIST_TEXT_BYTES] = "";
+    const char *separator = "";
+    bool fits = true;
 
-    for (size_t i = 0; i < count && role_length + 1 < sizeof roles; i++) {
-        char quoted[LIST_TEXT_BYTES];
-
+    for (size_t i = 0; i < count && fits; i++) {
         if (i > 0 && strcmp(found[i].role, found[i - 1].role) == 0) continue;
-        snprintf(quoted, sizeof quoted, "'%s'", found[i].role);
-        append(roles, &role_length, ", ", quoted);
+        fits = kvfi_trt_text_add(roles, sizeof roles, "%s'%s'", separator, found[i].role);
+        separator = ", ";
     }
     qsort(found, count, sizeof *found, compare_layers);
-    for (size_t i = 0; i < count && layer_length + 1 < sizeof layers; i++) {
-        char number[32];
-
+    separator = "";
+    fits = true;
+    for (size_t i = 0; i < count && fits; i++) {
         if (i > 0 && found[i].layer == found[i - 1].layer) continue;
-        snprintf(number, sizeof number, "%" PRId64, found[i].layer);
-        append(layers, &layer_length, ", ", number);
+        fits = kvfi_trt_text_add(layers, sizeof layers, "%s%" PRId64, separator, found[i].layer);
+        separator = ", ";
     }
-    return kvfi_fail(error, KVF_ERR_INCOMPATIBLE, "%s.validate_peer_compatible: replicated role(s) %s] differ on"
-                     " overlapping layers %s]", cache == KVF_TRTLLM_PAGED ? "AttentionPolicy" : "MambaPolicy", roles,
+    return kvfi_fail(error, KVF_ERR_INCOMPATIBLE, "%s.validate_peer_compatible: replicated role(s) [%s] differ on"
+                     " overlapping layers [%s]", cache == KVF_TRTLLM_PAGED ? "AttentionPolicy" : "MambaPolicy", roles,
                      layers);
 }
 
