@@ -184,8 +184,9 @@ struct kvf_trtllm_send {
     int32_t schedule;              /**< an enum kvf_trtllm_schedule; default CONTEXT_FIRST */
     int32_t reserved;              /**< zero */
     int64_t prompt_tokens;         /**< of the whole request */
-    int64_t timeout_ns;            /**< from the last piece on, until all is delivered; default 0 = the worker's. Until
-                                        the last piece there is no deadline */
+    int64_t timeout_ns;            /**< from the first piece on, never begun anew; default 0 = the worker's. When it
+                                        passes, a TIMEOUT event says so and the session stays as it is: it may still
+                                        be transferred, and it may be cancelled */
 };
 
 /** Fills `send` with the defaults. `size` is sizeof(struct kvf_trtllm_send) as the caller compiled it. */
@@ -322,7 +323,8 @@ enum kvf_trtllm_event_kind {
     KVF_TRTLLM_EVENT_PIECE = 4,    /**< send only: a piece is delivered to all expected ranks: `piece`, `tokens` */
     KVF_TRTLLM_EVENT_QUARANTINED = 5, /**< its memory will never be settled, `text` says why; nothing new is received
                                            until this process is replaced */
-    KVF_TRTLLM_EVENT_OVERDUE = 6   /**< the same, because settle_timeout_ns passed */
+    KVF_TRTLLM_EVENT_OVERDUE = 6,  /**< the same, because settle_timeout_ns passed */
+    KVF_TRTLLM_EVENT_TIMEOUT = 7   /**< send: its timeout_ns passed, `text` says who is missing; told once, and no end */
 };
 
 /** What happened: a fixed-size record. Unused fields are zero. */
