@@ -131,7 +131,9 @@ int kvf_trtllm_should_send_pool(const kvf_trtllm_rank *self, const kvf_trtllm_ra
 static void own_layers(const struct kvf_trtllm_rank_spec *rank, int64_t *begin, int64_t *end)
 {
     *begin = 0;
-    for (size_t i = 0; i < rank->layer_num_count && (int64_t)i < rank->pp_rank; i++) *begin += rank->layer_num_per_pp[i];
+    for (size_t i = 0; i < rank->layer_num_count && (int64_t)i < rank->pp_rank; i++) {
+        *begin += rank->layer_num_per_pp[i];
+    }
     *end = *begin;
     if (rank->pp_rank >= 0 && (uint64_t)rank->pp_rank < rank->layer_num_count) {
         *end += rank->layer_num_per_pp[rank->pp_rank];

@@ -201,7 +201,7 @@ static bool fill_group(struct kvfi_trt_geometry *geometry, const struct kvf_trtl
             int64_t mapper = view->spec->mapper;
 
             geometry->cache_views[group->cache]++;
-            if (mapper == KVF_TRTLLM_NHD || mapper == KVF_TRTLLM_REPLICATED) geometry->whole_blocks[group->cache] = true;
+            geometry->whole_blocks[group->cache] |= mapper == KVF_TRTLLM_NHD || mapper == KVF_TRTLLM_REPLICATED;
         }
     }
     return filled;

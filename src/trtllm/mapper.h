@@ -24,7 +24,7 @@ struct kvfi_trt_mapper_side {
     int64_t buffers;       /**< equal buffers in it: K and V, scales, one */
     int64_t heads;         /**< HND, NHD: the view's; STATE_HEADS: bytes per layer by bytes per head; else 0 */
     int64_t ring_slots;    /**< RING: positions of the ring; else 0 */
-    int64_t shift_bytes;   /**< HND: into each buffer; NHD: into each token of each buffer; STATE_HEADS: into a region */
+    int64_t shift_bytes;   /**< into: HND, each buffer; NHD, each token of each buffer; STATE_HEADS, a region */
 };
 
 /** One mapper. By name:

@@ -27,7 +27,8 @@ static const struct kvfi_trt_view *find_role(const struct kvfi_trt_geometry *geo
     for (size_t i = 0; !found && i < geometry->view_count; i++) {
         const struct kvfi_trt_view *view = &geometry->views[i];
 
-        if (view->group->cache == KVF_TRTLLM_STATE && view->spec->role_count == 1 && strcmp(view->roles[0], role) == 0) {
+        if (view->group->cache == KVF_TRTLLM_STATE && view->spec->role_count == 1
+            && strcmp(view->roles[0], role) == 0) {
             found = view;
         }
     }
