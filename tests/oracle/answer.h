@@ -23,13 +23,16 @@ struct answer_case {
 /** Reads a rank as the cases spell it. @return NULL with `error` filled when it is refused */
 kvf_trtllm_rank *answer_rank(const json_t *object, struct kvf_error *error);
 
+/** A text as JSON, also when it is not UTF-8 to its end. */
+json_t *answer_text(const char *text);
+
 /** [group, view] */
 json_t *answer_key(const struct kvf_trtllm_view_key *key);
 
 /** Adds "fragments", "ring" and "aux" to the answer of an accepted pair case. */
 void answer_moves(const struct answer_case *pair, json_t *answer);
 
-/** Adds what an instance case expects to its answer. */
-void answer_instance(const json_t *input, json_t *answer);
+/** Answers an instance case: the list with one object per destination rank, or an object with an error. */
+json_t *answer_instance(const json_t *input);
 
 #endif
