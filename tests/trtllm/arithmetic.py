@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""TensorRT-LLM's planning arithmetic, written down once more and apart from kvferry: who exchanges data with whom, which
-views pair, which rank sends a view, and the fragments that its mappers give.
+"""TensorRT-LLM's planning arithmetic, written down once more and apart from kvferry: who exchanges data with whom,
+which views pair, which rank sends a view, and the fragments that its mappers give.
 
 Works on rank infos as they travel: maps with upstream's keys (see rank.py). The local rank is the sender throughout.
 """

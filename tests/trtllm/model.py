@@ -13,9 +13,9 @@ import numpy
 class Model:
     """Attention layers with KV heads, optionally an index key without heads, and recurrent layers."""
 
-    def __init__(self, attention=(0, 1, 2, 3), heads=4, head_dim=8, element=2, tokens=8, order="indexed", key_only=False,
-                 index=0, shared=False, windowed=(), recurrent=(), sections=(64, 32, 32), state_heads=8, head_bytes=32,
-                 side=0):
+    def __init__(self, attention=(0, 1, 2, 3), heads=4, head_dim=8, element=2, tokens=8, order="indexed",
+                 key_only=False, index=0, shared=False, windowed=(), recurrent=(), sections=(64, 32, 32),
+                 state_heads=8, head_bytes=32, side=0, ring=0):
         self.attention, self.heads, self.head_dim, self.element = list(attention), heads, head_dim, element
         self.tokens, self.order, self.key_only = tokens, order, key_only
         self.index = index            # bytes of the index key of one token of one layer, 0 = none
@@ -24,6 +24,7 @@ class Model:
         self.recurrent, self.sections = list(recurrent), list(sections)
         self.state_heads, self.head_bytes = state_heads, head_bytes
         self.side = side              # bytes of replicated state of one layer, 0 = none
+        self.ring = ring              # bytes of one position in the ring that each page holds, 0 = none
 
     @property
     def layers(self):
@@ -34,11 +35,12 @@ class Instance:
     """How many ranks, and how each lays its part of the model out."""
 
     def __init__(self, model, name, tp=1, pp=1, cp=1, dp=False, slots=32, state_slots=8, padding=0, order=None, seed=1,
-                 stages=None, aux=0, aux_draft=4, reverse=False):
+                 stages=None, aux=0, aux_draft=4, reverse=False, ring=0):
         self.model, self.name, self.tp, self.pp, self.cp, self.dp = model, name, tp, pp, cp, dp
         self.slots, self.state_slots, self.padding, self.reverse = slots, state_slots, padding, reverse
+        self.ring = ring  # positions of a ring
         self.order = order or model.order
-        self.random = random.Random("%s %d" % (name, seed))
+        self.random, self.free = random.Random("%s %d" % (name, seed)), {}
         self.aux, self.aux_draft = aux, aux_draft  # slots of the auxiliary buffers, 0 = none
         count = len(model.layers)
         self.stages = stages or [count // pp + (1 if stage < count % pp else 0) for stage in range(pp)]
@@ -117,6 +119,12 @@ class Instance:
         if index:
             views.append({"pool": 0 if model.shared else 1, "roles": ["index_key"], "kind": "replicated",
                           "entries": index, "layer_bytes": None, "heads": None, "ring_slot_bytes": None})
+        if model.ring:
+            size = model.ring * self.ring
+            views.append({"pool": 1 + max(view["pool"] for view in views), "roles": ["mla_hp_tail"],
+                          "kind": "replicated",
+                          "entries": [[local[layer], size * number, size] for number, layer in enumerate(mine)],
+                          "layer_bytes": None, "heads": None, "ring_slot_bytes": model.ring})
         return {"cache": "paged", "pool_group": pool_group, "layers": [[local[layer], layer] for layer in mine],
                 "window": window, "kv_heads": heads, "views": views}
 
@@ -153,19 +161,23 @@ class Instance:
     # requests
 
     def blocks(self, rank, prompt, held=None):
-        """A positional table per layer group of a rank, of slots drawn at random. `held` says of an ordinal of the
-        prompt whether this side has it; ranks of one instance draw apart."""
-        plain = self.rank(rank)
+        """A positional table per layer group of a rank, of slots that no request before had, in any order. `held` says
+        of an ordinal of the prompt whether this side has it; ranks of one instance draw apart."""
         cp = self.place(rank)[2]
         ordinals = range(cp, -(-prompt // self.model.tokens), self.cp)
         out = []
-        for group in plain["table"]["groups"]:
+        for number, group in enumerate(self.rank(rank)["table"]["groups"]):
             if group["cache"] == "state":
-                out.append([self.random.randrange(self.state_slots)])
-                continue
-            slots = self.random.sample(range(self.slots), len(ordinals))
-            out.append([slot if held is None or held(ordinal) else -1 for ordinal, slot in zip(ordinals, slots)])
+                out.append([self.slot(rank, number, self.state_slots)])
+            else:
+                out.append([self.slot(rank, number, self.slots) if held is None or held(ordinal) else -1
+                            for ordinal in ordinals])
         return out
+
+    def slot(self, rank, group, slots):
+        if (rank, group) not in self.free:
+            self.free[rank, group] = self.random.sample(range(slots), slots)
+        return self.free[rank, group].pop()
 
 
 # ---- what the bytes of a slot are
@@ -191,7 +203,7 @@ def _paged_cells(instance, rank, view, layer, buffer, offset, size):
     model = instance.model
     at = numpy.arange(size)
     if view["kind"] == "replicated":
-        row = size // model.tokens
+        row = view.get("ring_slot_bytes") or size // model.tokens
         return _columns(offset + at, layer, buffer, 0, at // row, at % row)
     first, heads = instance.heads(rank)
     row = model.head_dim * model.element

@@ -46,21 +46,31 @@ class Painter:
         cp = self.instance.place(self.rank)[2]
         return (ordinal * self.instance.cp + cp) * self.instance.model.tokens
 
-    def paint(self, pools, rid, tables, wanted=None, layers=None):
-        """Puts a request's bytes into the pools ({(pool group, pool): array}). `wanted` says of (group, ordinal) whether
-        it is there, `layers` which layers are."""
+    def paint(self, pools, rid, tables, prompt, wanted=None, retained=None):
+        """Puts a request's bytes into the pools ({(pool group, pool): array}). `wanted` says of (group, ordinal)
+        whether it is there; of a ring's positions the last `retained` ones are."""
         for number, group in enumerate(self.plain["table"]["groups"]):
             for index, view in enumerate(group["views"]):
                 offset, layer, buffer, head, token, byte = self.view(number, index)
-                keep = slice(None) if layers is None else numpy.isin(layer, list(layers))
                 pool = pools[group["pool_group"], view["pool"]]
                 stride = self.plain["table"]["pools"][group["pool_group"]][view["pool"]]["stride"]
-                for ordinal, slot in enumerate(tables[number]):
-                    if slot < 0 or (wanted is not None and not wanted(number, ordinal)):
-                        continue
-                    at = self.token(ordinal) if group["cache"] == "paged" else 0
+                blocks = [(ordinal, slot) for ordinal, slot in enumerate(tables[number])
+                          if slot >= 0 and (wanted is None or wanted(number, ordinal))]
+                keep = slice(None)
+                if view.get("ring_slot_bytes"):
+                    blocks = [block for block in blocks if block[0] == len(tables[number]) - 1]
+                    token, keep = self.ring(token, prompt, retained)
+                for ordinal, slot in blocks:
+                    at = self.token(ordinal) if group["cache"] == "paged" and isinstance(keep, slice) else 0
                     found = values(view["roles"], rid, layer, buffer, head, token + numpy.uint64(at), byte)
                     pool[slot * stride + offset[keep].astype(numpy.int64)] = found[keep]
+
+    def ring(self, slot, prompt, retained):
+        """The positions that the slots of a ring hold at the end of a prompt, and of which there are any."""
+        size = self.instance.ring
+        first = max(0, prompt - min(size, retained or size))
+        position = (prompt - 1) - (prompt - 1 - slot.astype(numpy.int64)) % size
+        return position.astype(numpy.uint64), numpy.flatnonzero(position >= first)
 
     def where(self, pool_group, pool, at):
         """What a byte of a pool is, in words."""

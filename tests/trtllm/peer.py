@@ -101,6 +101,7 @@ class Rank:
         self.memory = Memory(self.plain, fill)
         self.context = zmq.Context()
         self.router, self.endpoint = self.bind(host)
+        self.monitor, self.accepted = self.router.get_monitor_socket(zmq.EVENT_ACCEPTED), 0
         self.dealers, self.came, self.surprises = {}, [], []
         self.news = threading.Condition()
         self.orders, self.stopping = [], False
@@ -109,21 +110,32 @@ class Rank:
                                         b"kvferry-cma/1 pid=%d" % os.getpid())
         self.thread = threading.Thread(target=self.run, name="%s%d" % (instance.name, number), daemon=True)
 
-    def bind(self, host):
+    def bind(self, host, port=0):
         socket = self.context.socket(zmq.ROUTER)
         socket.linger = 0
-        return socket, "tcp://%s:%d" % (host, socket.bind_to_random_port("tcp://" + host))
+        socket.bind("tcp://%s:%d" % (host, port))
+        return socket, socket.last_endpoint.decode("ascii").rstrip("\0")
+
+    def connections(self):
+        """How many connections its router took so far."""
+        while self.monitor.poll(0):
+            self.monitor.recv_multipart()
+            self.accepted += 1
+        return self.accepted
 
     def start(self):
         self.thread.start()
         return self
 
     def close(self):
+        if self.context.closed:
+            return
         self.stopping = True
         os.write(self.wake_out, b"x")
         if self.thread.is_alive():
             self.thread.join(PATIENCE)
-        for socket in self.sockets() + list(self.dealers.values()):
+        self.router.disable_monitor()
+        for socket in self.sockets() + list(self.dealers.values()) + [self.monitor]:
             socket.close(0)
         self.context.term()
         os.close(self.wake_in)
@@ -329,15 +341,16 @@ class Session:
 
     def __init__(self, rid):
         self.rid, self.pieces, self.cancelled, self.aux_slot, self.done = rid, [], False, None, set()
+        self.prompt = None
         self.silent = set()  # requesters that were already told that it failed
 
 
 class Context(Rank):
     """A rank that sends: it answers who it is, remembers who asks for what, and writes."""
 
-    def __init__(self, instance, number, **names):
+    def __init__(self, instance, number, info_port=0, **names):
         super().__init__(instance, number, pattern.EMPTY, **names)
-        self.info_router, self.info_endpoint = self.bind("127.0.0.1") if number == 0 else (None, None)
+        self.info_router, self.info_endpoint = self.bind("127.0.0.1", info_port) if number == 0 else (None, None)
         self.peers, self.requests, self.sessions, self.cancelled, self.queries = {}, {}, {}, set(), 0
         self.holding, self.held, self.writes = False, [], []
         self.status = lambda rid, peer, piece: SUCCESS
@@ -404,7 +417,8 @@ class Context(Rank):
         request, (tables, last) = self.requests[session.rid][key], session.pieces[number]
         peer, status = self.peers[key], self.status(session.rid, key, number)
         if status == SUCCESS:
-            rows = arithmetic.fragments(self.info, peer, tables, request["tables"], request["dst_start_token"])
+            rows = arithmetic.fragments(self.info, peer, tables, request["tables"], request["dst_start_token"],
+                                        session.prompt)
             rows = self.bend(rows, session.rid)
             pid = int(AGENT.fullmatch(peer["transfer_engine_info"]).group(1))
             put(pid, rows)
@@ -432,14 +446,14 @@ class Context(Rank):
 
     # what a test does
 
-    def paint(self, rid, tables):
-        self.painter.paint(self.memory.pools, rid, tables)
+    def paint(self, rid, tables, prompt):
+        self.painter.paint(self.memory.pools, rid, tables, prompt)
 
-    def offer(self, rid, tables, last=True, aux_slot=None):
+    def offer(self, rid, tables, last=True, aux_slot=None, prompt=None):
         """Sends one piece of a request, to those that have asked and to those that will."""
         def run():
             session = self.sessions.setdefault(rid, Session(rid))
-            session.aux_slot = aux_slot
+            session.aux_slot, session.prompt = aux_slot, prompt
             session.cancelled = session.cancelled or rid in self.cancelled
             if session.cancelled:
                 return self.stop(session)
