@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "transport/cma/cma.h"
 #include "transport/fault/fault.h"
 #include "transport/loop/loop.h"
 #include "transport/shm/shm.h"
@@ -10,7 +11,8 @@
 const struct kvfi_transport_ops *kvfi_transport_find(const char *name)
 {
     static const struct kvfi_transport_ops *const all[] = {
-        &kvfi_loop_ops, &kvfi_shm_ops, &kvfi_tcp_ops, &kvfi_fault_ops[0], &kvfi_fault_ops[1], &kvfi_fault_ops[2]};
+        &kvfi_loop_ops, &kvfi_shm_ops, &kvfi_tcp_ops, &kvfi_cma_ops,
+        &kvfi_fault_ops[0], &kvfi_fault_ops[1], &kvfi_fault_ops[2], &kvfi_fault_ops[3]};
     const struct kvfi_transport_ops *found = NULL;
 
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
@@ -19,9 +21,16 @@ const struct kvfi_transport_ops *kvfi_transport_find(const char *name)
     return found;
 }
 
-enum kvf_status kvfi_no_ranges(struct kvfi_transport *transport, uint64_t peer, const struct kvfi_range *ranges,
-                               size_t count, uint64_t cookie, struct kvf_error *error)
+enum kvf_status kvfi_no_ranges(struct kvfi_transport *transport, uint64_t peer, const struct kvfi_range_source *source,
+                               uint64_t cookie, struct kvf_error *error)
 {
-    (void)transport, (void)peer, (void)ranges, (void)count, (void)cookie;
+    (void)transport, (void)peer, (void)source, (void)cookie;
     return kvfi_fail(error, KVF_ERR_NOT_SUPPORTED, "this transport moves chunks of a plan, not plain ranges");
+}
+
+enum kvf_status kvfi_no_chunks(struct kvfi_transport *transport, uint64_t peer, const struct kvfi_chunk *chunk,
+                               struct kvf_error *error)
+{
+    (void)transport, (void)peer, (void)chunk;
+    return kvfi_fail(error, KVF_ERR_NOT_SUPPORTED, "this transport moves plain ranges, not chunks of a plan");
 }

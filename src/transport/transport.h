@@ -83,14 +83,30 @@ struct kvfi_chunk {
     uint64_t cookie;               /* comes back in the event */
 };
 
+/** Source: plain bytes to copy, from an address of this process to one of the destination's. */
 struct kvfi_range {
-    int64_t src_memory, src_offset_bytes, dst_memory, dst_offset_bytes, bytes;
+    uint64_t src_address; /* inside the registered memories of this side */
+    uint64_t dst_address;
+    int64_t bytes;        /* 0 is fine: nothing moves */
+};
+
+/** Source: where the ranges of one post come from, in the order in which they are to be begun. */
+struct kvfi_range_source {
+    /** Gives up to `capacity` next ranges, 0 at the end. Called by threads of the transport, one at a time; must not
+     *  block. */
+    size_t (*next)(void *context, struct kvfi_range *out, size_t capacity);
+    /** Called once when the transport needs the source no more, before the post's event; by any thread, and must not
+     *  call the transport. NULL is fine. */
+    void (*destroy)(void *context);
+    void *context;
+    int64_t bytes; /* of all ranges together, exactly */
 };
 
 enum kvfi_transport_event_kind {
     /** source half: the connection of `peer` stands, or failed: status, text */
     KVFI_TEV_CONNECTED = 1,
-    /** source half: a chunk is placed at the destination, or failed (status, text); exactly one per post */
+    /** source half: a chunk, or all ranges of a post, are placed at the destination, or it failed (status, text) and
+     *  parts of it may be there; exactly one per post */
     KVFI_TEV_POSTED = 2,
     /** source half: the connection of `peer` broke; posts that were out get their own event first */
     KVFI_TEV_PEER_DOWN = 3,
@@ -110,7 +126,7 @@ struct kvfi_transport_event {
     enum kvf_status status;
     uint64_t peer;    /* CONNECTED, PEER_DOWN: number that connect gave */
     uint64_t cookie;  /* POSTED */
-    uint64_t grant;   /* RECEIVED, GRANT_FAILED, POSTED, QUIET */
+    uint64_t grant;   /* RECEIVED, GRANT_FAILED, POSTED (0 for ranges), QUIET */
     int64_t bytes;
     bool complete;
     struct kvfi_peer_identity who; /* WRITER_GONE */
@@ -123,7 +139,7 @@ struct kvfi_transport_ops {
     size_t struct_size;
     uint32_t version; /* 1 */
     const char *name;
-    uint32_t bit;     /* in kvf_event.transport: 1 loop, 2 shm, 4 tcp */
+    uint32_t bit;     /* in kvf_event.transport: 1 loop, 2 shm, 4 tcp; 8 cma */
     uint32_t caps;    /* enum kvfi_transport_cap */
 
     /** Opens an instance, binds its listener and starts its threads. The config is borrowed for the call except
@@ -139,7 +155,7 @@ struct kvfi_transport_ops {
     /** Takes up to `capacity` events; never blocks. */
     size_t (*events)(struct kvfi_transport *transport, struct kvfi_transport_event *events, size_t capacity);
 
-    /** Destination: allows the writes of one grant. */
+    /** Destination: allows the writes of one grant. Transports without KVFI_CAP_BOXES have none: NOT_SUPPORTED. */
     enum kvf_status (*arm)(struct kvfi_transport *transport, const struct kvfi_arm *arm, struct kvf_error *error);
     /** Destination: forgets a grant; no RECEIVED comes for it afterwards. After it returns no byte is placed under it
      *  *by this side* (it waits for the frame being placed, under a millisecond); returns true when no peer can write
@@ -155,24 +171,31 @@ struct kvfi_transport_ops {
                                const struct kvfi_peer_identity *expected, uint64_t *peer, struct kvf_error *error);
     /** Source: closes a peer's connections; outstanding posts get POSTED with KVF_ERR_CANCELLED first. */
     void (*disconnect)(struct kvfi_transport *transport, uint64_t peer);
-    /** Source: moves a chunk; exactly one POSTED follows when this returns KVF_OK. */
+    /** Source: moves a chunk; exactly one POSTED follows when this returns KVF_OK. Transports without KVFI_CAP_BOXES
+     *  point to kvfi_no_chunks. */
     enum kvf_status (*post_chunk)(struct kvfi_transport *transport, uint64_t peer, const struct kvfi_chunk *chunk,
                                   struct kvf_error *error);
     /** Source: stops what is posted under a grant as soon as possible; each outstanding post still gets its POSTED
-     *  (KVF_ERR_CANCELLED, or KVF_OK when it was done already). When all have come, this side is quiet. */
+     *  (KVF_ERR_CANCELLED, or KVF_OK when it was done already). When all have come, this side is quiet. A post of
+     *  ranges is stopped by its cookie in the place of a grant. */
     void (*abort)(struct kvfi_transport *transport, uint64_t peer, uint64_t grant);
-    /** Source: plain ranges; transports without KVFI_CAP_RANGES point to kvfi_no_ranges. */
-    enum kvf_status (*post_ranges)(struct kvfi_transport *transport, uint64_t peer, const struct kvfi_range *ranges,
-                                   size_t count, uint64_t cookie, struct kvf_error *error);
+    /** Source: copies plain ranges; exactly one POSTED follows when this returns KVF_OK, and the source (copied) is the
+     *  transport's until its destroy. On failure it stays the caller's. Posts may run side by side and end in any
+     *  order. A range outside of this side's memories, or another sum of bytes than was told, fails the post before
+     *  such a byte is read. Transports without KVFI_CAP_RANGES point to kvfi_no_ranges. */
+    enum kvf_status (*post_ranges)(struct kvfi_transport *transport, uint64_t peer,
+                                   const struct kvfi_range_source *source, uint64_t cookie, struct kvf_error *error);
 };
 
-/** The transports of this build, by name ("loop", "shm", "tcp"); NULL when there is none of that name. "fault:tcp"
+/** The transports of this build, by name ("loop", "shm", "tcp", "cma"); NULL when there is none of that name. "fault:tcp"
  *  and so on is the fault transport around one: it has the same bit and capabilities, and fault_policy names it too
  *  ("tcp:stall"). */
 const struct kvfi_transport_ops *kvfi_transport_find(const char *name);
 
-/** The entry for transports without ranges: KVF_ERR_NOT_SUPPORTED. */
-enum kvf_status kvfi_no_ranges(struct kvfi_transport *transport, uint64_t peer, const struct kvfi_range *ranges,
-                               size_t count, uint64_t cookie, struct kvf_error *error);
+/** The entries for transports without ranges and without chunks: KVF_ERR_NOT_SUPPORTED. */
+enum kvf_status kvfi_no_ranges(struct kvfi_transport *transport, uint64_t peer, const struct kvfi_range_source *source,
+                               uint64_t cookie, struct kvf_error *error);
+enum kvf_status kvfi_no_chunks(struct kvfi_transport *transport, uint64_t peer, const struct kvfi_chunk *chunk,
+                               struct kvf_error *error);
 
 #endif

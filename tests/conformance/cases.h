@@ -33,5 +33,18 @@ void case_restarted_destination(void **state);
 void case_nobody_listens(void **state);
 void case_bad_endpoints(void **state);
 void case_closed_while_connecting(void **state);
+void case_says_what_it_cannot(void **state);
+void case_ranges_of_all_lengths(void **state);
+void case_many_ranges(void **state);
+void case_ranges_that_touch(void **state);
+void case_concurrent_posts(void **state);
+void case_bad_ranges(void **state);
+void case_bad_destinations(void **state);
+void case_ranges_to_nobody(void **state);
+void case_ranges_aborted(void **state);
+void case_ranges_disconnected(void **state);
+void case_ranges_to_the_dead(void **state);
+void case_idle_peer_dies(void **state);
+void case_closed_with_ranges_out(void **state);
 
 #endif

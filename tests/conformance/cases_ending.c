@@ -364,7 +364,8 @@ void case_bad_endpoints(void **state)
 {
     static const char *const texts[] = {"", "x", "shm:", "loop:boot=", "tcp:", "tcp:127.0.0.1", "tcp:127.0.0.1:99999",
                                         "shm:boot=a;netns=1;pid=2", "shm:boot=a;netns=x;pid=2;name=b",
-                                        "shm:boot=a;netns=1;pid=99999999999999999999;name=b", "nonsense:a=b"};
+                                        "shm:boot=a;netns=1;pid=99999999999999999999;name=b", "nonsense:a=b",
+                                        "kvferry-cma/1 pid=", "kvferry-cma/1 pid=0", "kvferry-cma/2 pid=1"};
     struct kvf_error error;
     struct kit kit;
     struct rig rig;

@@ -18,11 +18,20 @@ static const struct subject subjects[] = {
     {"tcp_checksum", "tcp", NULL, true, true, true},
     {"fault_tcp", "fault:tcp", "tcp", true, true, false},
     {"fault_shm_late", "fault:shm", "shm:delay_ms=3", true, true, false},
+    {"cma", "cma", NULL, false, true, false},
+    {"fault_cma", "fault:cma", "cma", false, true, false},
 };
 
 const struct subject *subject;
 
-static const struct CMUnitTest tests[] = {
+static const struct CMUnitTest for_all[] = {
+    cmocka_unit_test(case_says_what_it_cannot),
+    cmocka_unit_test(case_bad_endpoints),
+    cmocka_unit_test(case_closed_while_connecting),
+};
+
+/* KVFI_CAP_BOXES */
+static const struct CMUnitTest for_boxes[] = {
     cmocka_unit_test(case_whole),
     cmocka_unit_test(case_shapes),
     cmocka_unit_test(case_layer_by_layer),
@@ -49,12 +58,27 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(case_destination_killed),
     cmocka_unit_test(case_restarted_destination),
     cmocka_unit_test(case_nobody_listens),
-    cmocka_unit_test(case_bad_endpoints),
-    cmocka_unit_test(case_closed_while_connecting),
+};
+
+/* KVFI_CAP_RANGES */
+static const struct CMUnitTest for_ranges[] = {
+    cmocka_unit_test(case_ranges_of_all_lengths),
+    cmocka_unit_test(case_many_ranges),
+    cmocka_unit_test(case_ranges_that_touch),
+    cmocka_unit_test(case_concurrent_posts),
+    cmocka_unit_test(case_bad_ranges),
+    cmocka_unit_test(case_bad_destinations),
+    cmocka_unit_test(case_ranges_to_nobody),
+    cmocka_unit_test(case_ranges_aborted),
+    cmocka_unit_test(case_ranges_disconnected),
+    cmocka_unit_test(case_ranges_to_the_dead),
+    cmocka_unit_test(case_idle_peer_dies),
+    cmocka_unit_test(case_closed_with_ranges_out),
 };
 
 int main(int argc, char **argv)
 {
+    const struct kvfi_transport_ops *ops;
     int failures = 1;
 
     for (size_t i = 0; i < sizeof subjects / sizeof subjects[0]; i++) {
@@ -65,7 +89,10 @@ int main(int argc, char **argv)
         goto done;
     }
     if (argc > 2) cmocka_set_test_filter(argv[2]);
-    failures = cmocka_run_group_tests_name(subject->name, tests, NULL, NULL);
+    ops = kvfi_transport_find(subject->transport);
+    failures = cmocka_run_group_tests_name(subject->name, for_all, NULL, NULL);
+    if (ops->caps & KVFI_CAP_BOXES) failures += cmocka_run_group_tests_name(subject->name, for_boxes, NULL, NULL);
+    if (ops->caps & KVFI_CAP_RANGES) failures += cmocka_run_group_tests_name(subject->name, for_ranges, NULL, NULL);
 done:
     return failures;
 }

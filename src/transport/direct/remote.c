@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/uio.h>
 
 #include "base/error.h"
 #include "copy/packer.h"
 #include "transport/direct/direct.h"
 #include "transport/fault/wire.h"
+#include "transport/vm_write.h"
 
 enum {
     STAGE_BYTES = 256 << 10,   /* short fragments are gathered in a block that stays in the caches */
@@ -18,9 +18,9 @@ int kvfi_remote_write(pid_t pid, uint64_t address, const void *data, size_t byte
 {
     struct iovec local = {.iov_base = (void *)data, .iov_len = bytes};
     struct iovec remote = {.iov_base = (void *)(uintptr_t)address, .iov_len = bytes};
-    ssize_t written = process_vm_writev(pid, &local, 1, &remote, 1, 0);
+    size_t written;
 
-    return written == (ssize_t)bytes ? 0 : written < 0 ? errno : EFAULT;
+    return kvfi_vm_write(pid, &local, 1, &remote, 1, &written);
 }
 
 /* One chunk under way. */
@@ -32,20 +32,17 @@ struct writing {
     struct iovec remote[MAX_IOVECS];
 };
 
-static enum kvf_status write_all(const struct writing *writing, struct iovec local, size_t remote_count,
+static enum kvf_status write_all(struct writing *writing, struct iovec local, size_t remote_count,
                                  struct kvf_error *error)
 {
-    enum kvf_status status = KVF_OK;
-    ssize_t written = process_vm_writev(writing->pid, &local, 1, writing->remote, remote_count, 0);
+    size_t bytes = local.iov_len, written;
+    int failure = kvfi_vm_write(writing->pid, &local, 1, writing->remote, remote_count, &written);
 
-    if (written == (ssize_t)local.iov_len) goto done;
-    if (written < 0 && errno == ESRCH)
-        status = kvfi_fail(error, KVF_ERR_PEER_LOST, "process %ld is gone", (long)writing->pid);
-    else
-        status = kvfi_fail(error, KVF_ERR_SYSTEM, "writing %zu bytes to process %ld: %s", local.iov_len,
-                           (long)writing->pid, written < 0 ? strerror(errno) : "only a part was written");
-done:
-    return status;
+    if (failure == 0) return KVF_OK;
+    if (failure == ESRCH)
+        return kvfi_fail(error, KVF_ERR_PEER_LOST, "process %ld is gone", (long)writing->pid);
+    return kvfi_fail(error, KVF_ERR_SYSTEM, "writing %zu bytes to process %ld: %s", bytes, (long)writing->pid,
+                     strerror(failure));
 }
 
 /* Moves the next piece. `*bytes` 0 at the end. */

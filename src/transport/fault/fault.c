@@ -26,7 +26,8 @@ struct held {
 
 /* A post that never moves. */
 struct stalled {
-    uint64_t peer, grant, cookie;
+    uint64_t peer, grant, cookie; /* grant 0: ranges */
+    struct kvfi_range_source source;
 };
 
 /* All calls come from the owner's thread: no lock. */
@@ -133,11 +134,17 @@ static void hold(struct kvfi_transport *transport, const struct kvfi_transport_e
         (struct held){kvfi_now_ns() + transport->policy.delay_ms * KVFI_MS, *event};
 }
 
+static void give_up(const struct stalled *post)
+{
+    if (post->source.destroy) post->source.destroy(post->source.context);
+}
+
 static void hold_posted(struct kvfi_transport *transport, const struct stalled *post, enum kvf_status status)
 {
     struct kvfi_transport_event event = {.kind = KVFI_TEV_POSTED, .status = status, .peer = post->peer,
                                          .grant = post->grant, .cookie = post->cookie};
 
+    give_up(post);
     snprintf(event.text, sizeof event.text, "by the fault policy");
     hold(transport, &event);
 }
@@ -152,15 +159,16 @@ static bool is_dropped(struct policy *policy, const struct kvfi_transport_event 
     return dropped;
 }
 
-/* Ends the stalled posts of a peer, of one grant where that is not 0. */
-static void end_stalled(struct kvfi_transport *transport, uint64_t peer, uint64_t grant, enum kvf_status status)
+/* Ends the stalled posts of a peer: of one grant, or cookie of ranges, where `number` is not 0. */
+static void end_stalled(struct kvfi_transport *transport, uint64_t peer, uint64_t number, enum kvf_status status)
 {
     size_t kept = 0;
 
     for (size_t i = 0; i < transport->stalled_count; i++) {
         const struct stalled *post = &transport->stalled[i];
 
-        if (post->peer == peer && (grant == 0 || post->grant == grant)) hold_posted(transport, post, status);
+        if (post->peer == peer && (number == 0 || number == (post->grant ? post->grant : post->cookie)))
+            hold_posted(transport, post, status);
         else transport->stalled[kept++] = *post;
     }
     transport->stalled_count = kept;
@@ -210,6 +218,8 @@ static void fault_close(struct kvfi_transport *transport)
     if (transport->inner) transport->inner_ops->close(transport->inner);
     if (transport->epoll >= 0) close(transport->epoll);
     if (transport->timer >= 0) close(transport->timer);
+    for (size_t i = 0; i < transport->stalled_count; i++)
+        give_up(&transport->stalled[i]);
     free(transport->held);
     free(transport->stalled);
     free(transport);
@@ -294,24 +304,35 @@ static void fault_disconnect(struct kvfi_transport *transport, uint64_t peer)
     transport->inner_ops->disconnect(transport->inner, peer);
 }
 
-static enum kvf_status fault_post_chunk(struct kvfi_transport *transport, uint64_t peer, const struct kvfi_chunk *chunk,
-                                        struct kvf_error *error)
+/* Fails or stalls a post where the policy says so; otherwise `*passes`. */
+static enum kvf_status meddle(struct kvfi_transport *transport, const struct stalled *post, bool *passes,
+                              struct kvf_error *error)
 {
-    struct stalled post = {peer, chunk->grant, chunk->cookie};
     enum kvf_status status = KVF_OK;
 
+    *passes = false;
     if (++transport->posts == transport->policy.fail_post) {
-        hold_posted(transport, &post, KVF_ERR_SYSTEM);
+        hold_posted(transport, post, KVF_ERR_SYSTEM);
         set_timer(transport);
     } else if (!transport->policy.stall) {
-        status = transport->inner_ops->post_chunk(transport->inner, peer, chunk, error);
+        *passes = true;
     } else if (kvfi_array_grow((void **)&transport->stalled, transport->stalled_count, &transport->stalled_capacity,
                                sizeof *transport->stalled)) {
-        transport->stalled[transport->stalled_count++] = post;
+        transport->stalled[transport->stalled_count++] = *post;
     } else {
         status = kvfi_fail_memory(error, "a stalled post");
     }
     return status;
+}
+
+static enum kvf_status fault_post_chunk(struct kvfi_transport *transport, uint64_t peer, const struct kvfi_chunk *chunk,
+                                        struct kvf_error *error)
+{
+    const struct stalled post = {.peer = peer, .grant = chunk->grant, .cookie = chunk->cookie};
+    bool passes;
+    enum kvf_status status = meddle(transport, &post, &passes, error);
+
+    return passes ? transport->inner_ops->post_chunk(transport->inner, peer, chunk, error) : status;
 }
 
 static void fault_abort(struct kvfi_transport *transport, uint64_t peer, uint64_t grant)
@@ -321,10 +342,14 @@ static void fault_abort(struct kvfi_transport *transport, uint64_t peer, uint64_
 }
 
 static enum kvf_status fault_post_ranges(struct kvfi_transport *transport, uint64_t peer,
-                                         const struct kvfi_range *ranges, size_t count, uint64_t cookie,
+                                         const struct kvfi_range_source *source, uint64_t cookie,
                                          struct kvf_error *error)
 {
-    return transport->inner_ops->post_ranges(transport->inner, peer, ranges, count, cookie, error);
+    const struct stalled post = {.peer = peer, .cookie = cookie, .source = *source};
+    bool passes;
+    enum kvf_status status = meddle(transport, &post, &passes, error);
+
+    return passes ? transport->inner_ops->post_ranges(transport->inner, peer, source, cookie, error) : status;
 }
 
 #define FAULT_OPS(own_name, own_bit, own_caps)                                                                       \
@@ -340,4 +365,5 @@ const struct kvfi_transport_ops kvfi_fault_ops[KVFI_FAULT_OPS] = {
     FAULT_OPS("fault:loop", 1, KVFI_CAP_BOXES | KVFI_CAP_REMOTE_WRITES),
     FAULT_OPS("fault:shm", 2, KVFI_CAP_BOXES | KVFI_CAP_REMOTE_WRITES),
     FAULT_OPS("fault:tcp", 4, KVFI_CAP_BOXES | KVFI_CAP_LOCAL_QUIET),
+    FAULT_OPS("fault:cma", 8, KVFI_CAP_RANGES | KVFI_CAP_REMOTE_WRITES),
 };
