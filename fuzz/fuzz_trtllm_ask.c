@@ -37,8 +37,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct kvf_error error = {.position = -1};
     int64_t rid = 0, slice = 0, rank = 0;
     char name[KVF_TRTLLM_MAX_TEXT_BYTES + 1];
-    bool peeked = kvfi_trtllm_ask_peek(data, size, &rid, &slice, name, sizeof name, &rank);
+    char endpoint[512];
+    bool peeked;
 
+    (void)kvfi_trtllm_peek_rank(data, size, name, sizeof name, &rank, endpoint, sizeof endpoint);
+    peeked = kvfi_trtllm_ask_peek(data, size, &rid, &slice, name, sizeof name, &rank);
     if (kvfi_trtllm_ask_decode(data, size, &ask, &error) == KVF_OK) {
         check(peeked && rid == ask.rid && slice == ask.slice && rank == ask.instance_rank);
         check(strcmp(name, ask.instance_name) == 0);

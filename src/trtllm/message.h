@@ -139,6 +139,12 @@ enum kvf_status kvfi_trtllm_ask_decode(const void *bytes, size_t byte_count, str
 bool kvfi_trtllm_ask_peek(const void *bytes, size_t byte_count, int64_t *rid, int64_t *slice, char *name,
                           size_t name_capacity, int64_t *instance_rank);
 
+/** Reads from a REGISTER_RANK_INFO's payload who it is from and where that one is told things, however broken or unfit
+ *  the rest is: so that a refusal reaches the one who waits. Texts that do not fit are left empty.
+ *  @return true when all three were there */
+bool kvfi_trtllm_peek_rank(const void *bytes, size_t byte_count, char *name, size_t name_capacity,
+                           int64_t *instance_rank, char *endpoint, size_t endpoint_capacity);
+
 /** Frees what a decoded one owns. */
 void kvfi_trtllm_ask_fini(struct kvfi_trtllm_ask *ask);
 

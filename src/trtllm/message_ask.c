@@ -9,133 +9,8 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "trtllm/message.h"
+#include "trtllm/walk.h"
 #include "wire/text.h"
-
-/* ---- single objects ----------------------------------------------------------------------------------------- */
-
-enum kind { NIL, BOOLEAN, INTEGER, HUGE, FLOATING, TEXT, BINARY, ARRAY, MAP, EXTENSION };
-
-static const char *const kind_texts[] = {"nil", "a boolean", "an integer", "above 2^63 - 1", "a float", "a text",
-                                         "binary", "an array", "a map", "an extension"};
-
-/* The head of one object, with its payload where that is not objects. */
-struct object {
-    enum kind kind;
-    uint64_t number;           /* INTEGER (two's complement), HUGE */
-    const unsigned char *data; /* TEXT, BINARY */
-    uint64_t count;            /* of bytes of data, of elements, of pairs */
-};
-
-struct walk {
-    const unsigned char *begin, *at, *end;
-};
-
-static uint64_t big_endian(const unsigned char *bytes, size_t count)
-{
-    uint64_t value = 0;
-
-    for (size_t i = 0; i < count; i++)
-        value = value << 8 | bytes[i];
-    return value;
-}
-
-static uint64_t sign_extend(uint64_t value, size_t bytes)
-{
-    unsigned shift = (unsigned)(64 - 8 * bytes);
-
-    return (uint64_t)((int64_t)(value << shift) >> shift);
-}
-
-/* What follows the first byte: bytes of a number or of a count, and of an extension's type. */
-struct form {
-    uint8_t kind, field_bytes, extra_bytes;
-    bool is_signed;
-};
-
-static struct form form_of(unsigned char first)
-{
-    static const struct form forms[32] = {
-        {NIL, 0, 0, 0},       {NIL, 0, 0, 0} /* no type */, {BOOLEAN, 0, 0, 0},   {BOOLEAN, 0, 0, 0},
-        {BINARY, 1, 0, 0},    {BINARY, 2, 0, 0},    {BINARY, 4, 0, 0},    {EXTENSION, 1, 1, 0},
-        {EXTENSION, 2, 1, 0}, {EXTENSION, 4, 1, 0}, {FLOATING, 4, 0, 0},  {FLOATING, 8, 0, 0},
-        {INTEGER, 1, 0, 0},   {INTEGER, 2, 0, 0},   {INTEGER, 4, 0, 0},   {INTEGER, 8, 0, 0},
-        {INTEGER, 1, 0, 1},   {INTEGER, 2, 0, 1},   {INTEGER, 4, 0, 1},   {INTEGER, 8, 0, 1},
-        {EXTENSION, 0, 2, 0}, {EXTENSION, 0, 3, 0}, {EXTENSION, 0, 5, 0}, {EXTENSION, 0, 9, 0},
-        {EXTENSION, 0, 17, 0}, {TEXT, 1, 0, 0},     {TEXT, 2, 0, 0},      {TEXT, 4, 0, 0},
-        {ARRAY, 2, 0, 0},     {ARRAY, 4, 0, 0},     {MAP, 2, 0, 0},       {MAP, 4, 0, 0}};
-
-    return forms[first - 0xc0];
-}
-
-/* Objects whose value or count is in the first byte. */
-static bool read_short(unsigned char first, struct object *out)
-{
-    if (first < 0x80)
-        *out = (struct object){.kind = INTEGER, .number = first};
-    else if (first >= 0xe0)
-        *out = (struct object){.kind = INTEGER, .number = sign_extend(first, 1)};
-    else if (first < 0x90)
-        *out = (struct object){.kind = MAP, .count = first & 0x0f};
-    else if (first < 0xa0)
-        *out = (struct object){.kind = ARRAY, .count = first & 0x0f};
-    else if (first < 0xc0)
-        *out = (struct object){.kind = TEXT, .count = first & 0x1f};
-    else
-        return false;
-    return true;
-}
-
-/* Reads one head and steps over it and over its payload; false where the bytes end early or begin nothing. */
-static bool next(struct walk *walk, struct object *out)
-{
-    size_t left = (size_t)(walk->end - walk->at);
-    unsigned char first;
-
-    if (left == 0)
-        return false;
-    first = *walk->at;
-    if (read_short(first, out)) {
-        walk->at++;
-        left--;
-    } else {
-        struct form form = form_of(first);
-        uint64_t value;
-
-        if (first == 0xc1 || left - 1 < (size_t)form.field_bytes + form.extra_bytes)
-            return false;
-        value = big_endian(walk->at + 1, form.field_bytes);
-        walk->at += 1 + form.field_bytes + form.extra_bytes;
-        left -= 1 + (size_t)form.field_bytes + form.extra_bytes;
-        *out = (struct object){.kind = form.kind, .number = value, .count = value};
-        if (form.is_signed)
-            out->number = sign_extend(value, form.field_bytes);
-        else if (form.kind == INTEGER && value > INT64_MAX)
-            out->kind = HUGE;
-    }
-    if (out->kind == TEXT || out->kind == BINARY || out->kind == EXTENSION) {
-        if (out->count > left)
-            return false;
-        out->data = walk->at;
-        walk->at += out->count;
-    }
-    return out->kind != ARRAY || out->count <= left;
-}
-
-/* Steps over what is inside an object whose head was read. Every turn takes a byte at least, so it ends; nothing
- * recurses. */
-static bool skip_inside(struct walk *walk, const struct object *object)
-{
-    uint64_t left = object->kind == MAP ? 2 * object->count : object->kind == ARRAY ? object->count : 0;
-    struct object inner;
-
-    while (left > 0) {
-        if (left > (uint64_t)(walk->end - walk->at) || !next(walk, &inner))
-            return false;
-        left--;
-        left += inner.kind == MAP ? 2 * inner.count : inner.kind == ARRAY ? inner.count : 0;
-    }
-    return true;
-}
 
 /* ---- fields ------------------------------------------------------------------------------------------------- */
 
@@ -148,21 +23,21 @@ static const char *const keys[FIELDS] = {
 
 /* Where each field's value begins; NULL = not there. */
 struct found {
-    struct walk values[FIELDS];
+    struct kvfi_walk values[FIELDS];
 };
 
-static enum kvf_status broken(const struct walk *walk, struct kvf_error *error)
+static enum kvf_status broken(const struct kvfi_walk *walk, struct kvf_error *error)
 {
     return kvfi_fail_at(error, KVF_ERR_PROTOCOL, walk->at - walk->begin,
                         "REQUEST_DATA: byte %td of %td starts nothing that fits in the bytes left",
                         walk->at - walk->begin, walk->end - walk->begin);
 }
 
-static enum field find_key(const struct object *object)
+static enum field find_key(const struct kvfi_walk_object *object)
 {
     int field = 0;
 
-    if (object->kind != TEXT)
+    if (object->kind != KVFI_WALK_TEXT)
         return FIELDS;
     while (field < FIELDS &&
            (strlen(keys[field]) != object->count || memcmp(keys[field], object->data, object->count) != 0))
@@ -173,17 +48,18 @@ static enum field find_key(const struct object *object)
 static enum kvf_status find_values(const unsigned char *bytes, size_t byte_count, struct found *out,
                                    struct kvf_error *error)
 {
-    struct walk walk = {bytes, bytes, bytes + byte_count}, start;
-    struct object map, object;
+    struct kvfi_walk walk = {bytes, bytes, bytes + byte_count}, start;
+    struct kvfi_walk_object map, object;
     enum field field;
 
-    if (!next(&walk, &map))
+    if (!kvfi_walk_next(&walk, &map))
         return broken(&walk, error);
-    if (map.kind != MAP)
-        return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: payload is %s, expected a map", kind_texts[map.kind]);
+    if (map.kind != KVFI_WALK_MAP)
+        return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: payload is %s, expected a map",
+                         kvfi_walk_kind_text(map.kind));
     for (uint64_t i = 0; i < map.count; i++) {
         start = walk;
-        if (!next(&walk, &object) || !skip_inside(&walk, &object))
+        if (!kvfi_walk_next(&walk, &object) || !kvfi_walk_skip(&walk, &object))
             return broken(&start, error);
         field = find_key(&object);
         if (field != FIELDS && out->values[field].at != NULL)
@@ -191,7 +67,7 @@ static enum kvf_status find_values(const unsigned char *bytes, size_t byte_count
         start = walk;
         if (field != FIELDS)
             out->values[field] = walk;
-        if (!next(&walk, &object) || !skip_inside(&walk, &object))
+        if (!kvfi_walk_next(&walk, &object) || !kvfi_walk_skip(&walk, &object))
             return broken(&start, error);
     }
     if (walk.at != walk.end)
@@ -201,11 +77,11 @@ static enum kvf_status find_values(const unsigned char *bytes, size_t byte_count
 }
 
 /* The head of a field's value; false when it is not there. The bytes were walked once: it can be read. */
-static bool value_of(const struct found *found, enum field field, struct object *out)
+static bool value_of(const struct found *found, enum field field, struct kvfi_walk_object *out)
 {
-    struct walk walk = found->values[field];
+    struct kvfi_walk walk = found->values[field];
 
-    return walk.at != NULL && next(&walk, out);
+    return walk.at != NULL && kvfi_walk_next(&walk, out);
 }
 
 static enum kvf_status missing(enum field field, struct kvf_error *error)
@@ -216,13 +92,13 @@ static enum kvf_status missing(enum field field, struct kvf_error *error)
 static enum kvf_status read_integer(const struct found *found, enum field field, int64_t min, int64_t max,
                                     int64_t *out, struct kvf_error *error)
 {
-    struct object object;
+    struct kvfi_walk_object object;
 
     if (!value_of(found, field, &object))
         return missing(field, error);
-    if (object.kind != INTEGER)
+    if (object.kind != KVFI_WALK_INTEGER)
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s is %s, expected an integer", keys[field],
-                         kind_texts[object.kind]);
+                         kvfi_walk_kind_text(object.kind));
     if ((int64_t)object.number < min || (int64_t)object.number > max)
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s is %" PRId64 ", expected %" PRId64 " to %" PRId64,
                          keys[field], (int64_t)object.number, min, max);
@@ -234,35 +110,36 @@ static enum kvf_status read_integer(const struct found *found, enum field field,
 static enum kvf_status read_optional(const struct found *found, enum field field, int64_t *out,
                                      struct kvf_error *error)
 {
-    struct object object;
+    struct kvfi_walk_object object;
 
     *out = KVF_TRTLLM_NONE;
-    if (!value_of(found, field, &object) || object.kind == NIL)
+    if (!value_of(found, field, &object) || object.kind == KVFI_WALK_NIL)
         return KVF_OK;
     return read_integer(found, field, 0, INT64_MAX, out, error);
 }
 
 static enum kvf_status read_bounce(const struct found *found, struct kvfi_trtllm_ask *ask, struct kvf_error *error)
 {
-    struct object object;
+    struct kvfi_walk_object object;
 
-    if (!value_of(found, BOUNCE, &object) || object.kind == NIL)
+    if (!value_of(found, BOUNCE, &object) || object.kind == KVFI_WALK_NIL)
         return KVF_OK;
-    if ((object.kind != INTEGER && object.kind != HUGE) || (object.kind == INTEGER && (int64_t)object.number < 0))
+    if ((object.kind != KVFI_WALK_INTEGER && object.kind != KVFI_WALK_HUGE) || (object.kind == KVFI_WALK_INTEGER && (int64_t)object.number < 0))
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s is %s, expected an address or nil", keys[BOUNCE],
-                         object.kind == INTEGER ? "a negative integer" : kind_texts[object.kind]);
+                         object.kind == KVFI_WALK_INTEGER ? "a negative integer"
+                                                          : kvfi_walk_kind_text(object.kind));
     ask->has_bounce = true;
     ask->bounce_base = object.number;
     return KVF_OK;
 }
 
-static enum kvf_status check_name(const struct found *found, struct object *out, struct kvf_error *error)
+static enum kvf_status check_name(const struct found *found, struct kvfi_walk_object *out, struct kvf_error *error)
 {
     if (!value_of(found, INSTANCE_NAME, out))
         return missing(INSTANCE_NAME, error);
-    if (out->kind != TEXT)
+    if (out->kind != KVFI_WALK_TEXT)
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: instance_name is %s, expected a text",
-                         kind_texts[out->kind]);
+                         kvfi_walk_kind_text(out->kind));
     if (out->count == 0 || out->count > KVF_TRTLLM_MAX_TEXT_BYTES)
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: instance_name has %" PRIu64 " bytes, expected 1 to %d",
                          out->count, KVF_TRTLLM_MAX_TEXT_BYTES);
@@ -278,26 +155,26 @@ static enum kvf_status check_name(const struct found *found, struct object *out,
 static enum kvf_status check_groups(const struct found *found, size_t *group_count, size_t *id_count,
                                     struct kvf_error *error)
 {
-    struct walk walk = found->values[BLOCK_IDS];
-    struct object list, ids;
+    struct kvfi_walk walk = found->values[BLOCK_IDS];
+    struct kvfi_walk_object list, ids;
 
     if (walk.at == NULL)
         return missing(BLOCK_IDS, error);
-    if (!next(&walk, &list))
+    if (!kvfi_walk_next(&walk, &list))
         return broken(&walk, error);
-    if (list.kind != ARRAY)
+    if (list.kind != KVFI_WALK_ARRAY)
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s is %s, expected an array", keys[BLOCK_IDS],
-                         kind_texts[list.kind]);
+                         kvfi_walk_kind_text(list.kind));
     if (list.count > KVF_TRTLLM_MAX_GROUPS)
         return kvfi_fail(error, KVF_ERR_LIMIT, "REQUEST_DATA: %s has %" PRIu64 " groups, at most %d are taken",
                          keys[BLOCK_IDS], list.count, KVF_TRTLLM_MAX_GROUPS);
     *id_count = 0;
     for (uint64_t i = 0; i < list.count; i++) {
-        if (!next(&walk, &ids))
+        if (!kvfi_walk_next(&walk, &ids))
             return broken(&walk, error);
-        if (ids.kind != BINARY)
+        if (ids.kind != KVFI_WALK_BINARY)
             return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s[%" PRIu64 "] is %s, expected binary",
-                             keys[BLOCK_IDS], i, kind_texts[ids.kind]);
+                             keys[BLOCK_IDS], i, kvfi_walk_kind_text(ids.kind));
         if (ids.count % 8 != 0)
             return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s[%" PRIu64 "] has %" PRIu64
                              " bytes, which is no number of 8-byte ids", keys[BLOCK_IDS], i, ids.count);
@@ -309,12 +186,12 @@ static enum kvf_status check_groups(const struct found *found, size_t *group_cou
 
 static void copy_groups(const struct found *found, size_t group_count, struct kvf_trtllm_blocks *groups, int64_t *ids)
 {
-    struct walk walk = found->values[BLOCK_IDS];
-    struct object object;
+    struct kvfi_walk walk = found->values[BLOCK_IDS];
+    struct kvfi_walk_object object;
 
-    if (!next(&walk, &object))
+    if (!kvfi_walk_next(&walk, &object))
         return;
-    for (size_t i = 0; i < group_count && next(&walk, &object); i++) {
+    for (size_t i = 0; i < group_count && kvfi_walk_next(&walk, &object); i++) {
         groups[i] = (struct kvf_trtllm_blocks){.ids = ids, .count = (size_t)(object.count / 8)};
         for (size_t b = 0; b < groups[i].count; b++) {
             uint64_t value = 0;
@@ -345,7 +222,7 @@ static enum kvf_status read_numbers(const struct found *found, struct kvfi_trtll
 }
 
 /* One block of memory: groups, ids, name. The counts are bounded by the bytes that are there. */
-static enum kvf_status fill(const struct found *found, const struct object *name, size_t id_count,
+static enum kvf_status fill(const struct found *found, const struct kvfi_walk_object *name, size_t id_count,
                             struct kvfi_trtllm_ask *ask, struct kvf_error *error)
 {
     size_t groups_bytes = ask->group_count * sizeof(struct kvf_trtllm_blocks);
@@ -370,7 +247,7 @@ enum kvf_status kvfi_trtllm_ask_decode(const void *bytes, size_t byte_count, str
 {
     struct kvfi_trtllm_ask ask = {0};
     struct found found = {0};
-    struct object name;
+    struct kvfi_walk_object name;
     size_t id_count = 0;
     enum kvf_status status;
 
@@ -395,7 +272,7 @@ bool kvfi_trtllm_ask_peek(const void *bytes, size_t byte_count, int64_t *rid, in
                           size_t name_capacity, int64_t *instance_rank)
 {
     struct found found = {0};
-    struct object text;
+    struct kvfi_walk_object text;
     bool complete = true;
 
     name[0] = '\0';

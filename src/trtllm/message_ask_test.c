@@ -504,6 +504,45 @@ static void test_peek(void **state)
     free(bytes);
 }
 
+/* Who a rank info is from, whatever the rest of it is. */
+static void test_peek_rank(void **state)
+{
+#define NAME "\xadinstance_name\xa3gen"
+#define RANK "\xadinstance_rank\x07"
+#define WHERE "\xadself_endpoint\xa5tcp:/"
+#define ROW(name, bytes, complete, instance, endpoint) {name, bytes, sizeof(bytes) - 1, complete, instance, endpoint}
+    static const struct {
+        const char *name, *bytes;
+        size_t byte_count;
+        bool complete;
+        const char *instance, *endpoint;
+    } rows[] = {
+        ROW("all three", "\x84" NAME "\x01\x02" RANK WHERE, true, "gen", "tcp:/"),
+        ROW("nested values between", "\x84" NAME "\xa1x\x92\x81\x01\x02\x90" RANK WHERE, true, "gen", "tcp:/"),
+        ROW("broken behind", "\x84" NAME RANK WHERE "\xc1", true, "gen", "tcp:/"),
+        ROW("cut in the endpoint", "\x83" NAME RANK "\xadself_endpoint\xa5tcp:", false, "gen", ""),
+        ROW("a negative rank", "\x83" NAME "\xadinstance_rank\xff" WHERE, false, "gen", "tcp:/"),
+        ROW("a name that does not fit", "\x83\xadinstance_name\xa9ggggggggg" RANK WHERE, false, "", "tcp:/"),
+        ROW("a control character", "\x83\xadinstance_name\xa1\n" RANK WHERE, false, "", "tcp:/"),
+        ROW("not a map", "\x93\x01\x02\x03", false, "", ""),
+        ROW("nothing", "", false, "", ""),
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        unsigned char *bytes = malloc(rows[i].byte_count > 0 ? rows[i].byte_count : 1);
+        char name[8] = "old", endpoint[8] = "old";
+        int64_t rank = 7;
+        memcpy(bytes, rows[i].bytes, rows[i].byte_count);
+        bool complete = kvfi_trtllm_peek_rank(bytes, rows[i].byte_count, name, sizeof name, &rank, endpoint,
+                                              sizeof endpoint);
+        free(bytes);
+        if (complete != rows[i].complete || strcmp(name, rows[i].instance) != 0 ||
+            strcmp(endpoint, rows[i].endpoint) != 0 || (complete && rank != 7))
+            fail_msg("%s: %d \"%s\" %d \"%s\"", rows[i].name, complete, name, (int)rank, endpoint);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -517,6 +556,7 @@ int main(void)
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_what_may_not_be_sent),
         cmocka_unit_test(test_peek),
+        cmocka_unit_test(test_peek_rank),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
