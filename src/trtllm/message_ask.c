@@ -23,17 +23,17 @@ static const char *const keys[FIELDS] = {
 
 /* Where each field's value begins; NULL = not there. */
 struct found {
-    struct kvfi_walk values[FIELDS];
+    struct kvfi_trt_walk values[FIELDS];
 };
 
-static enum kvf_status broken(const struct kvfi_walk *walk, struct kvf_error *error)
+static enum kvf_status broken(const struct kvfi_trt_walk *walk, struct kvf_error *error)
 {
     return kvfi_fail_at(error, KVF_ERR_PROTOCOL, walk->at - walk->begin,
                         "REQUEST_DATA: byte %td of %td starts nothing that fits in the bytes left",
                         walk->at - walk->begin, walk->end - walk->begin);
 }
 
-static enum field find_key(const struct kvfi_walk_object *object)
+static enum field find_key(const struct kvfi_trt_walk_object *object)
 {
     int field = 0;
 
@@ -48,18 +48,18 @@ static enum field find_key(const struct kvfi_walk_object *object)
 static enum kvf_status find_values(const unsigned char *bytes, size_t byte_count, struct found *out,
                                    struct kvf_error *error)
 {
-    struct kvfi_walk walk = {bytes, bytes, bytes + byte_count}, start;
-    struct kvfi_walk_object map, object;
+    struct kvfi_trt_walk walk = {bytes, bytes, bytes + byte_count}, start;
+    struct kvfi_trt_walk_object map, object;
     enum field field;
 
-    if (!kvfi_walk_next(&walk, &map))
+    if (!kvfi_trt_walk_next(&walk, &map))
         return broken(&walk, error);
     if (map.kind != KVFI_WALK_MAP)
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: payload is %s, expected a map",
-                         kvfi_walk_kind_text(map.kind));
+                         kvfi_trt_walk_kind_text(map.kind));
     for (uint64_t i = 0; i < map.count; i++) {
         start = walk;
-        if (!kvfi_walk_next(&walk, &object) || !kvfi_walk_skip(&walk, &object))
+        if (!kvfi_trt_walk_next(&walk, &object) || !kvfi_trt_walk_skip(&walk, &object))
             return broken(&start, error);
         field = find_key(&object);
         if (field != FIELDS && out->values[field].at != NULL)
@@ -67,7 +67,7 @@ static enum kvf_status find_values(const unsigned char *bytes, size_t byte_count
         start = walk;
         if (field != FIELDS)
             out->values[field] = walk;
-        if (!kvfi_walk_next(&walk, &object) || !kvfi_walk_skip(&walk, &object))
+        if (!kvfi_trt_walk_next(&walk, &object) || !kvfi_trt_walk_skip(&walk, &object))
             return broken(&start, error);
     }
     if (walk.at != walk.end)
@@ -77,11 +77,11 @@ static enum kvf_status find_values(const unsigned char *bytes, size_t byte_count
 }
 
 /* The head of a field's value; false when it is not there. The bytes were walked once: it can be read. */
-static bool value_of(const struct found *found, enum field field, struct kvfi_walk_object *out)
+static bool value_of(const struct found *found, enum field field, struct kvfi_trt_walk_object *out)
 {
-    struct kvfi_walk walk = found->values[field];
+    struct kvfi_trt_walk walk = found->values[field];
 
-    return walk.at != NULL && kvfi_walk_next(&walk, out);
+    return walk.at != NULL && kvfi_trt_walk_next(&walk, out);
 }
 
 static enum kvf_status missing(enum field field, struct kvf_error *error)
@@ -92,13 +92,13 @@ static enum kvf_status missing(enum field field, struct kvf_error *error)
 static enum kvf_status read_integer(const struct found *found, enum field field, int64_t min, int64_t max,
                                     int64_t *out, struct kvf_error *error)
 {
-    struct kvfi_walk_object object;
+    struct kvfi_trt_walk_object object;
 
     if (!value_of(found, field, &object))
         return missing(field, error);
     if (object.kind != KVFI_WALK_INTEGER)
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s is %s, expected an integer", keys[field],
-                         kvfi_walk_kind_text(object.kind));
+                         kvfi_trt_walk_kind_text(object.kind));
     if ((int64_t)object.number < min || (int64_t)object.number > max)
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s is %" PRId64 ", expected %" PRId64 " to %" PRId64,
                          keys[field], (int64_t)object.number, min, max);
@@ -110,7 +110,7 @@ static enum kvf_status read_integer(const struct found *found, enum field field,
 static enum kvf_status read_optional(const struct found *found, enum field field, int64_t *out,
                                      struct kvf_error *error)
 {
-    struct kvfi_walk_object object;
+    struct kvfi_trt_walk_object object;
 
     *out = KVF_TRTLLM_NONE;
     if (!value_of(found, field, &object) || object.kind == KVFI_WALK_NIL)
@@ -120,26 +120,27 @@ static enum kvf_status read_optional(const struct found *found, enum field field
 
 static enum kvf_status read_bounce(const struct found *found, struct kvfi_trtllm_ask *ask, struct kvf_error *error)
 {
-    struct kvfi_walk_object object;
+    struct kvfi_trt_walk_object object;
 
     if (!value_of(found, BOUNCE, &object) || object.kind == KVFI_WALK_NIL)
         return KVF_OK;
-    if ((object.kind != KVFI_WALK_INTEGER && object.kind != KVFI_WALK_HUGE) || (object.kind == KVFI_WALK_INTEGER && (int64_t)object.number < 0))
+    if ((object.kind != KVFI_WALK_INTEGER && object.kind != KVFI_WALK_HUGE) ||
+        (object.kind == KVFI_WALK_INTEGER && (int64_t)object.number < 0))
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s is %s, expected an address or nil", keys[BOUNCE],
                          object.kind == KVFI_WALK_INTEGER ? "a negative integer"
-                                                          : kvfi_walk_kind_text(object.kind));
+                                                          : kvfi_trt_walk_kind_text(object.kind));
     ask->has_bounce = true;
     ask->bounce_base = object.number;
     return KVF_OK;
 }
 
-static enum kvf_status check_name(const struct found *found, struct kvfi_walk_object *out, struct kvf_error *error)
+static enum kvf_status check_name(const struct found *found, struct kvfi_trt_walk_object *out, struct kvf_error *error)
 {
     if (!value_of(found, INSTANCE_NAME, out))
         return missing(INSTANCE_NAME, error);
     if (out->kind != KVFI_WALK_TEXT)
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: instance_name is %s, expected a text",
-                         kvfi_walk_kind_text(out->kind));
+                         kvfi_trt_walk_kind_text(out->kind));
     if (out->count == 0 || out->count > KVF_TRTLLM_MAX_TEXT_BYTES)
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: instance_name has %" PRIu64 " bytes, expected 1 to %d",
                          out->count, KVF_TRTLLM_MAX_TEXT_BYTES);
@@ -155,26 +156,26 @@ static enum kvf_status check_name(const struct found *found, struct kvfi_walk_ob
 static enum kvf_status check_groups(const struct found *found, size_t *group_count, size_t *id_count,
                                     struct kvf_error *error)
 {
-    struct kvfi_walk walk = found->values[BLOCK_IDS];
-    struct kvfi_walk_object list, ids;
+    struct kvfi_trt_walk walk = found->values[BLOCK_IDS];
+    struct kvfi_trt_walk_object list, ids;
 
     if (walk.at == NULL)
         return missing(BLOCK_IDS, error);
-    if (!kvfi_walk_next(&walk, &list))
+    if (!kvfi_trt_walk_next(&walk, &list))
         return broken(&walk, error);
     if (list.kind != KVFI_WALK_ARRAY)
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s is %s, expected an array", keys[BLOCK_IDS],
-                         kvfi_walk_kind_text(list.kind));
+                         kvfi_trt_walk_kind_text(list.kind));
     if (list.count > KVF_TRTLLM_MAX_GROUPS)
         return kvfi_fail(error, KVF_ERR_LIMIT, "REQUEST_DATA: %s has %" PRIu64 " groups, at most %d are taken",
                          keys[BLOCK_IDS], list.count, KVF_TRTLLM_MAX_GROUPS);
     *id_count = 0;
     for (uint64_t i = 0; i < list.count; i++) {
-        if (!kvfi_walk_next(&walk, &ids))
+        if (!kvfi_trt_walk_next(&walk, &ids))
             return broken(&walk, error);
         if (ids.kind != KVFI_WALK_BINARY)
             return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s[%" PRIu64 "] is %s, expected binary",
-                             keys[BLOCK_IDS], i, kvfi_walk_kind_text(ids.kind));
+                             keys[BLOCK_IDS], i, kvfi_trt_walk_kind_text(ids.kind));
         if (ids.count % 8 != 0)
             return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s[%" PRIu64 "] has %" PRIu64
                              " bytes, which is no number of 8-byte ids", keys[BLOCK_IDS], i, ids.count);
@@ -186,12 +187,12 @@ static enum kvf_status check_groups(const struct found *found, size_t *group_cou
 
 static void copy_groups(const struct found *found, size_t group_count, struct kvf_trtllm_blocks *groups, int64_t *ids)
 {
-    struct kvfi_walk walk = found->values[BLOCK_IDS];
-    struct kvfi_walk_object object;
+    struct kvfi_trt_walk walk = found->values[BLOCK_IDS];
+    struct kvfi_trt_walk_object object;
 
-    if (!kvfi_walk_next(&walk, &object))
+    if (!kvfi_trt_walk_next(&walk, &object))
         return;
-    for (size_t i = 0; i < group_count && kvfi_walk_next(&walk, &object); i++) {
+    for (size_t i = 0; i < group_count && kvfi_trt_walk_next(&walk, &object); i++) {
         groups[i] = (struct kvf_trtllm_blocks){.ids = ids, .count = (size_t)(object.count / 8)};
         for (size_t b = 0; b < groups[i].count; b++) {
             uint64_t value = 0;
@@ -222,7 +223,7 @@ static enum kvf_status read_numbers(const struct found *found, struct kvfi_trtll
 }
 
 /* One block of memory: groups, ids, name. The counts are bounded by the bytes that are there. */
-static enum kvf_status fill(const struct found *found, const struct kvfi_walk_object *name, size_t id_count,
+static enum kvf_status fill(const struct found *found, const struct kvfi_trt_walk_object *name, size_t id_count,
                             struct kvfi_trtllm_ask *ask, struct kvf_error *error)
 {
     size_t groups_bytes = ask->group_count * sizeof(struct kvf_trtllm_blocks);
@@ -247,7 +248,7 @@ enum kvf_status kvfi_trtllm_ask_decode(const void *bytes, size_t byte_count, str
 {
     struct kvfi_trtllm_ask ask = {0};
     struct found found = {0};
-    struct kvfi_walk_object name;
+    struct kvfi_trt_walk_object name;
     size_t id_count = 0;
     enum kvf_status status;
 
@@ -272,7 +273,7 @@ bool kvfi_trtllm_ask_peek(const void *bytes, size_t byte_count, int64_t *rid, in
                           size_t name_capacity, int64_t *instance_rank)
 {
     struct found found = {0};
-    struct kvfi_walk_object text;
+    struct kvfi_trt_walk_object text;
     bool complete = true;
 
     name[0] = '\0';

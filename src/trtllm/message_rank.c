@@ -5,13 +5,13 @@
 #include "trtllm/walk.h"
 #include "wire/text.h"
 
-static bool is_key(const struct kvfi_walk_object *object, const char *key)
+static bool is_key(const struct kvfi_trt_walk_object *object, const char *key)
 {
     return object->kind == KVFI_WALK_TEXT && object->count == strlen(key) &&
            memcmp(object->data, key, object->count) == 0;
 }
 
-static void take_text(const struct kvfi_walk_object *object, char *out, size_t capacity)
+static void take_text(const struct kvfi_trt_walk_object *object, char *out, size_t capacity)
 {
     if (object->kind != KVFI_WALK_TEXT || object->count >= capacity ||
         !kvfi_text_is_clean((const char *)object->data, (size_t)object->count))
@@ -24,15 +24,15 @@ bool kvfi_trtllm_peek_rank(const void *bytes, size_t byte_count, char *name, siz
                            int64_t *instance_rank, char *endpoint, size_t endpoint_capacity)
 {
     const unsigned char *begin = bytes;
-    struct kvfi_walk walk = {begin, begin, begin + byte_count};
-    struct kvfi_walk_object map, key, value;
+    struct kvfi_trt_walk walk = {begin, begin, begin + byte_count};
+    struct kvfi_trt_walk_object map, key, value;
     bool has_rank = false;
 
     name[0] = endpoint[0] = '\0';
-    if (!kvfi_walk_next(&walk, &map) || map.kind != KVFI_WALK_MAP)
+    if (!kvfi_trt_walk_next(&walk, &map) || map.kind != KVFI_WALK_MAP)
         return false;
     for (uint64_t i = 0; i < map.count; i++) {
-        if (!kvfi_walk_next(&walk, &key) || !kvfi_walk_skip(&walk, &key) || !kvfi_walk_next(&walk, &value))
+        if (!kvfi_trt_walk_next(&walk, &key) || !kvfi_trt_walk_skip(&walk, &key) || !kvfi_trt_walk_next(&walk, &value))
             break;
         if (is_key(&key, "instance_name")) {
             take_text(&value, name, name_capacity);
@@ -43,7 +43,7 @@ bool kvfi_trtllm_peek_rank(const void *bytes, size_t byte_count, char *name, siz
             *instance_rank = (int64_t)value.number;
             has_rank = true;
         }
-        if (!kvfi_walk_skip(&walk, &value))
+        if (!kvfi_trt_walk_skip(&walk, &value))
             break;
     }
     return has_rank && name[0] != '\0' && endpoint[0] != '\0';

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trtllm/walk.h"
 
-const char *kvfi_walk_kind_text(enum kvfi_walk_kind kind)
+const char *kvfi_trt_walk_kind_text(enum kvfi_trt_walk_kind kind)
 {
     static const char *const texts[] = {"nil", "a boolean", "an integer", "above 2^63 - 1", "a float", "a text",
                                         "binary", "an array", "a map", "an extension"};
@@ -49,24 +49,24 @@ static struct form form_of(unsigned char first)
 }
 
 /* Objects whose value or count is in the first byte. */
-static bool read_short(unsigned char first, struct kvfi_walk_object *out)
+static bool read_short(unsigned char first, struct kvfi_trt_walk_object *out)
 {
     if (first < 0x80)
-        *out = (struct kvfi_walk_object){.kind = KVFI_WALK_INTEGER, .number = first};
+        *out = (struct kvfi_trt_walk_object){.kind = KVFI_WALK_INTEGER, .number = first};
     else if (first >= 0xe0)
-        *out = (struct kvfi_walk_object){.kind = KVFI_WALK_INTEGER, .number = sign_extend(first, 1)};
+        *out = (struct kvfi_trt_walk_object){.kind = KVFI_WALK_INTEGER, .number = sign_extend(first, 1)};
     else if (first < 0x90)
-        *out = (struct kvfi_walk_object){.kind = KVFI_WALK_MAP, .count = first & 0x0f};
+        *out = (struct kvfi_trt_walk_object){.kind = KVFI_WALK_MAP, .count = first & 0x0f};
     else if (first < 0xa0)
-        *out = (struct kvfi_walk_object){.kind = KVFI_WALK_ARRAY, .count = first & 0x0f};
+        *out = (struct kvfi_trt_walk_object){.kind = KVFI_WALK_ARRAY, .count = first & 0x0f};
     else if (first < 0xc0)
-        *out = (struct kvfi_walk_object){.kind = KVFI_WALK_TEXT, .count = first & 0x1f};
+        *out = (struct kvfi_trt_walk_object){.kind = KVFI_WALK_TEXT, .count = first & 0x1f};
     else
         return false;
     return true;
 }
 
-bool kvfi_walk_next(struct kvfi_walk *walk, struct kvfi_walk_object *out)
+bool kvfi_trt_walk_next(struct kvfi_trt_walk *walk, struct kvfi_trt_walk_object *out)
 {
     size_t left = (size_t)(walk->end - walk->at);
     unsigned char first;
@@ -86,7 +86,7 @@ bool kvfi_walk_next(struct kvfi_walk *walk, struct kvfi_walk_object *out)
         value = big_endian(walk->at + 1, form.field_bytes);
         walk->at += 1 + form.field_bytes + form.extra_bytes;
         left -= 1 + (size_t)form.field_bytes + form.extra_bytes;
-        *out = (struct kvfi_walk_object){.kind = form.kind, .number = value, .count = value};
+        *out = (struct kvfi_trt_walk_object){.kind = form.kind, .number = value, .count = value};
         if (form.is_signed)
             out->number = sign_extend(value, form.field_bytes);
         else if (form.kind == KVFI_WALK_INTEGER && value > INT64_MAX)
@@ -101,19 +101,19 @@ bool kvfi_walk_next(struct kvfi_walk *walk, struct kvfi_walk_object *out)
     return out->kind != KVFI_WALK_ARRAY || out->count <= left;
 }
 
-static uint64_t inside(const struct kvfi_walk_object *object)
+static uint64_t inside(const struct kvfi_trt_walk_object *object)
 {
     return object->kind == KVFI_WALK_MAP ? 2 * object->count : object->kind == KVFI_WALK_ARRAY ? object->count : 0;
 }
 
 /* Every turn takes a byte at least, so it ends. */
-bool kvfi_walk_skip(struct kvfi_walk *walk, const struct kvfi_walk_object *object)
+bool kvfi_trt_walk_skip(struct kvfi_trt_walk *walk, const struct kvfi_trt_walk_object *object)
 {
-    struct kvfi_walk_object inner;
+    struct kvfi_trt_walk_object inner;
     uint64_t left = inside(object);
 
     while (left > 0) {
-        if (left > (uint64_t)(walk->end - walk->at) || !kvfi_walk_next(walk, &inner))
+        if (left > (uint64_t)(walk->end - walk->at) || !kvfi_trt_walk_next(walk, &inner))
             return false;
         left += inside(&inner) - 1;
     }
