@@ -242,6 +242,17 @@ done:
     return status;
 }
 
+/** True when a track's destination list begins behind all that the range can reach: nothing of it is wanted. */
+static bool is_unwanted(const struct binder *at, const struct kvfi_track *track)
+{
+    const struct kvf_id_list *list = &at->request.dst[track->key.dst_group];
+    int64_t needed;
+
+    return !track->state && list->first > 0 &&
+           needed_blocks(&at->plan->dst->spec.groups[track->key.dst_group], at->request.token_end,
+                         at->request.request_tokens, &needed) && list->first >= needed;
+}
+
 static enum kvf_status bind_positions(struct binder *at, const struct kvfi_track *track)
 {
     const struct kvf_bind_request *request = &at->request;
@@ -409,7 +420,7 @@ enum kvf_status kvf_bind(const kvf_plan *plan, const struct kvf_bind_request *re
     for (size_t t = 0; t < plan->track_count && !status; t++) {
         const struct kvfi_track *track = &plan->tracks[t];
 
-        if (!takes_part(&at, track)) continue;
+        if (!takes_part(&at, track) || is_unwanted(&at, track)) continue;
         kvfi_collector_track(&at.collector, track);
         status = track->state ? bind_state(&at, track) : bind_positions(&at, track);
     }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** @file pair.h  A rank pair: what each view pair comes to, the two layouts and the plan.
  *
- *      pair.c               view pairs, elections, mappers; which of them the plan holds
- *      translate.c, parts.c page tables and mappers -> layouts (strict: upstream's pairing)
- *      native*.c            members of both instances -> holdings, election, layouts (true tokens, any pairing)
- *      write*.c, ring.c     a request -> bindings of the plan
- *      fragments.c          a write -> upstream's list
+ *      pair.c          view pairs, elections, mappers; which of them the plan holds
+ *      translate*.c    page tables and mappers -> layouts (strict: upstream's pairing)
+ *      native*.c       members of both instances -> holdings, election, layouts (true tokens, any pairing)
+ *      write*.c        a request -> bindings of the plan, and their copies
+ *      fragments.c     a write -> upstream's list
  */
 #ifndef KVFI_TRTLLM_PAIR_H
 #define KVFI_TRTLLM_PAIR_H
@@ -37,7 +37,10 @@ struct kvf_trtllm_pair {
     size_t view_count;
     size_t ring_count;
     uint64_t *src_bases, *dst_bases;        /**< of the pools in page table order: the plan's memories */
+    struct kvf_share *share;                /**< native: what the election gave this pair */
     kvf_plan *plan;                         /**< NULL when nothing is sent */
+    struct kvf_trtllm_view_key *part_keys;  /**< by view of the plan's source layout: self's view it is a part of */
+    size_t part_count;
 };
 
 /** Plans a pair from two rank infos, registered or not. Strict: upstream's mapping, elections and ordinals. Not strict:
@@ -50,5 +53,13 @@ enum kvf_status kvfi_trt_pair_create(const kvf_trtllm_rank *self, const kvf_trtl
 /** A strict pair of one mapped view pair alone, elected or not: number `index` of the mapping. */
 enum kvf_status kvfi_trt_pair_create_view(const kvf_trtllm_rank *self, const kvf_trtllm_rank *peer, size_t index,
                                           kvf_trtllm_pair **out, struct kvf_error *error);
+
+/** Makes a pair of these view pairs, with nothing judged or planned yet. */
+enum kvf_status kvfi_trt_pair_new(const kvf_trtllm_rank *self, const kvf_trtllm_rank *peer, bool strict,
+                                  const struct kvf_trtllm_view_pair *keys, size_t count, kvf_trtllm_pair **out,
+                                  struct kvf_error *error);
+
+/** Asks for every view pair's mapper and factors. */
+enum kvf_status kvfi_trt_pair_judge(kvf_trtllm_pair *pair, struct kvf_error *error);
 
 #endif
