@@ -187,9 +187,9 @@ struct kvfi_transport_ops {
                                    const struct kvfi_range_source *source, uint64_t cookie, struct kvf_error *error);
 };
 
-/** The transports of this build, by name ("loop", "shm", "tcp", "cma"); NULL when there is none of that name. "fault:tcp"
- *  and so on is the fault transport around one: it has the same bit and capabilities, and fault_policy names it too
- *  ("tcp:stall"). */
+/** The transports of this build, by name ("loop", "shm", "tcp", "cma"); NULL when there is none of that name.
+ *  "fault:tcp" and so on is the fault transport around one: it has the same bit and capabilities, and fault_policy
+ *  names it too ("tcp:stall"). */
 const struct kvfi_transport_ops *kvfi_transport_find(const char *name);
 
 /** The entries for transports without ranges and without chunks: KVF_ERR_NOT_SUPPORTED. */

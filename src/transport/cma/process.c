@@ -48,7 +48,7 @@ bool kvfi_cma_process_is_dead(int pidfd)
 
 static enum kvf_status open_failed(pid_t pid, int cause, struct kvf_error *error)
 {
-    if (cause == ESRCH || cause == EINVAL)
+    if (cause == ESRCH || cause == EINVAL || cause == ENOENT) /* the last two: a thread of some process */
         return kvfi_fail(error, KVF_ERR_UNREACHABLE, "cma: there is no process %ld here", (long)pid);
     return kvfi_fail(error, KVF_ERR_SYSTEM, "cma: process %ld cannot be watched: %s", (long)pid, strerror(cause));
 }

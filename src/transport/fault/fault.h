@@ -3,8 +3,8 @@
  *
  *  The policy is a text, `INNER` or `INNER:FAULT,FAULT...`, where INNER is the name of the wrapped transport:
  *
- *      corrupt=N        one bit of each of the next N pieces is flipped on its way (shm, loop: chunks; tcp: frames; cma:
- *                       batches of 8 MiB at most)
+ *      corrupt=N        one bit of each of the next N pieces is flipped on its way (shm, loop: chunks; tcp: frames;
+ *                       cma: batches of 8 MiB at most)
  *      cut_after=BYTES  the connection is cut, once, after so many bytes were sent
  *      fail_post=N      post number N (from 1) fails: POSTED says KVF_ERR_SYSTEM, nothing moves
  *      fail_connect=N   the next N connects fail: CONNECTED says KVF_ERR_UNREACHABLE
