@@ -26,6 +26,8 @@ enum kvfi_verdict kvfi_block_step(struct kvfi_block *block, const struct kvfi_li
                                   struct kvfi_actions *actions)
 {
     actions->count = 0;
+    if (block->state == KVFI_BLOCK_QUARANTINED)
+        return KVFI_IGNORED;
     if (block->state == KVFI_BLOCK_REUSABLE)
         return event->kind == KVFI_BLOCK_ON_OWNER_ENDED ? KVFI_IGNORED : KVFI_VIOLATION;
     switch (event->kind) {
@@ -43,6 +45,9 @@ enum kvfi_verdict kvfi_block_step(struct kvfi_block *block, const struct kvfi_li
         if (block->accesses == 0)
             return release(block, actions);
         block->state = KVFI_BLOCK_IN_DOUBT;
+        return KVFI_TAKEN;
+    case KVFI_BLOCK_ON_QUARANTINE:
+        block->state = KVFI_BLOCK_QUARANTINED;
         return KVFI_TAKEN;
     default:
         return KVFI_IGNORED;

@@ -15,6 +15,7 @@ enum kvfi_block_state {
     KVFI_BLOCK_ACCESSED = 1, /* being read, or written */
     KVFI_BLOCK_IN_DOUBT = 2, /* the owner ended; an access is left */
     KVFI_BLOCK_REUSABLE = 3,
+    KVFI_BLOCK_QUARANTINED = 4, /* what was said about them cannot be believed: never reusable */
     KVFI_BLOCK_STATES
 };
 
@@ -22,6 +23,7 @@ enum kvfi_block_on {
     KVFI_BLOCK_ON_ACCESS_BEGIN = 0,
     KVFI_BLOCK_ON_ACCESS_END = 1,
     KVFI_BLOCK_ON_OWNER_ENDED = 2,
+    KVFI_BLOCK_ON_QUARANTINE = 3, /* a violation of those that may touch them: nothing proves them idle any more */
     KVFI_BLOCK_EVENTS
 };
 

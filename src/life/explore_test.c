@@ -139,7 +139,7 @@ static void pull_random_event(struct pull *pull)
                                                                               : KVFI_WRITER_ON_ARRIVED,
                          KVF_OK, pull->writers[w].state == KVFI_WRITER_ASKED ? (int64_t)(pick / 8 % 4) : 10);
     else
-        pull_feed_writer(pull, w, (int)(KVFI_WRITER_ON_STARTED + next(pull->seed) % (KVFI_WRITER_ON_DISARMED)),
+        pull_feed_writer(pull, w, (int)(KVFI_WRITER_ON_STARTED + next(pull->seed) % (KVFI_WRITER_ON_NEVER)),
                          KVF_ERR_REFUSED, bytes[next(pull->seed) % 6]);
 }
 
@@ -176,6 +176,129 @@ static void test_pulls(void **unused)
         succeeded += pull.succeeded;
     }
     assert_in_range(succeeded, WALKS / 50, WALKS - WALKS / 50); /* the walks see both ends */
+}
+
+/* ---- a pull whose writers are candidates: one of two groups writes, the other is spared ---- */
+
+enum { GROUPS = 2, GROUP = 2 };
+
+struct broadcast {
+    struct kvfi_transfer transfer;
+    struct kvfi_writer writers[GROUPS][GROUP];
+    struct kvfi_block block;
+    bool quiet[GROUPS][GROUP];
+    int writing; /* the group that writes */
+    int terminals, reusables;
+    bool quarantined;
+};
+
+static void broadcast_feed_transfer(struct broadcast *all, int kind, enum kvf_status status, int64_t value);
+
+static void broadcast_feed_block(struct broadcast *all, int kind)
+{
+    struct kvfi_life_event event = {.kind = kind};
+    struct kvfi_actions actions;
+    kvfi_block_step(&all->block, &event, &actions);
+    if (actions.count == 0)
+        return;
+    all->reusables++;
+    assert_int_equal(all->terminals, 1);
+    assert_false(all->quarantined);
+    for (int w = 0; w < GROUP; w++)
+        assert_true(all->quiet[all->writing][w]);
+}
+
+static void broadcast_feed(struct broadcast *all, int g, int w, int kind, enum kvf_status status)
+{
+    struct kvfi_life_event event = {.kind = kind, .status = status};
+    struct kvfi_actions actions;
+    if (kvfi_writer_step(&all->writers[g][w], &event, &actions) == KVFI_VIOLATION &&
+        all->block.state != KVFI_BLOCK_REUSABLE) {
+        all->quarantined = true;
+        broadcast_feed_block(all, KVFI_BLOCK_ON_QUARANTINE);
+    }
+    for (uint32_t i = 0; i < actions.count; i++) {
+        if (actions.items[i] == KVFI_WRITER_DO_WORD_DONE)
+            broadcast_feed_transfer(all, KVFI_TRANSFER_ON_WRITER_DONE, KVF_OK, 0);
+        else if (actions.items[i] == KVFI_WRITER_DO_WORD_FAILED)
+            broadcast_feed_transfer(all, KVFI_TRANSFER_ON_FAIL, all->writers[g][w].reason, 0);
+        else if (actions.items[i] == KVFI_WRITER_DO_QUIET) {
+            assert_false(all->quiet[g][w]);
+            all->quiet[g][w] = true;
+            broadcast_feed_block(all, KVFI_BLOCK_ON_ACCESS_END);
+        }
+    }
+}
+
+static void broadcast_feed_all(struct broadcast *all, int kind, enum kvf_status status)
+{
+    for (int g = 0; g < GROUPS; g++)
+        for (int w = 0; w < GROUP; w++)
+            broadcast_feed(all, g, w, kind, status);
+}
+
+static void broadcast_feed_transfer(struct broadcast *all, int kind, enum kvf_status status, int64_t value)
+{
+    struct kvfi_life_event event = {.kind = kind, .status = status, .value = value, .now_ns = value};
+    struct kvfi_actions actions;
+    kvfi_transfer_step(&all->transfer, &event, &actions);
+    for (uint32_t i = 0; i < actions.count; i++) {
+        switch (actions.items[i]) {
+        case KVFI_TRANSFER_DO_ASK:
+            for (int n = 0; n < GROUPS * GROUP; n++)
+                broadcast_feed_block(all, KVFI_BLOCK_ON_ACCESS_BEGIN);
+            broadcast_feed_all(all, KVFI_WRITER_ON_ASK, KVF_OK);
+            break;
+        case KVFI_TRANSFER_DO_STOP_WRITERS:
+            broadcast_feed_all(all, KVFI_WRITER_ON_STOP, all->transfer.reason);
+            break;
+        case KVFI_TRANSFER_DO_REPORT_DONE:
+        case KVFI_TRANSFER_DO_REPORT_FAILED:
+            all->terminals++;
+            break;
+        case KVFI_TRANSFER_DO_END_BLOCKS:
+            if (all->transfer.state == KVFI_TRANSFER_DONE)
+                broadcast_feed_all(all, KVFI_WRITER_ON_SPARED, KVF_OK);
+            broadcast_feed_block(all, KVFI_BLOCK_ON_OWNER_ENDED);
+            break;
+        default:
+            break;
+        }
+    }
+}
+
+static void test_broadcasts(void **unused)
+{
+    int settled = 0, quarantined = 0;
+    (void)unused;
+    for (uint64_t walk = 1; walk <= WALKS; walk++) {
+        static const int words[] = {KVFI_WRITER_ON_DONE,    KVFI_WRITER_ON_DONE,     KVFI_WRITER_ON_DONE,
+                                    KVFI_WRITER_ON_DONE,    KVFI_WRITER_ON_NEVER,    KVFI_WRITER_ON_FAILED,
+                                    KVFI_WRITER_ON_DOUBT,   KVFI_WRITER_ON_QUIESCED, KVFI_WRITER_ON_NEVER,
+                                    KVFI_WRITER_ON_DONE};
+        uint64_t seed = walk * UINT64_C(0xA0761D6478BD642F);
+        struct broadcast all = {.writing = (int)(next(&seed) % GROUPS)};
+
+        kvfi_transfer_init(&all.transfer, 150);
+        kvfi_block_init(&all.block);
+        broadcast_feed_transfer(&all, KVFI_TRANSFER_ON_RESOLVED, KVF_OK, 0);
+        broadcast_feed_transfer(&all, KVFI_TRANSFER_ON_JOINED, KVF_OK, GROUP);
+        for (int i = 0; i < 8; i++) {
+            int w = (int)(next(&seed) % GROUP), word = words[next(&seed) % 10];
+            if (next(&seed) % 8 == 0)
+                broadcast_feed_transfer(&all, KVFI_TRANSFER_ON_CANCEL, KVF_OK, 0);
+            /* the group that does not run it says nothing but never */
+            broadcast_feed(&all, all.writing, w, word, KVF_ERR_REFUSED);
+            broadcast_feed(&all, 1 - all.writing, w, KVFI_WRITER_ON_NEVER, KVF_OK);
+        }
+        broadcast_feed_transfer(&all, KVFI_TRANSFER_ON_TIME, KVF_OK, 1000);
+        broadcast_feed_all(&all, KVFI_WRITER_ON_QUIESCED, KVF_OK);
+        assert_int_equal(all.terminals, 1);
+        assert_int_equal(all.reusables + all.quarantined, 1);
+        settled += all.reusables;
+        quarantined += all.quarantined;
+    }
+    assert_true(settled > WALKS / 10 && quarantined > WALKS / 100);
 }
 
 /* ---- an offer with its sinks and blocks ---- */
@@ -332,6 +455,7 @@ static void test_offers(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pulls), cmocka_unit_test(test_offers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pulls), cmocka_unit_test(test_broadcasts),
+                                       cmocka_unit_test(test_offers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

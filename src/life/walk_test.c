@@ -176,6 +176,12 @@ static const struct row ROWS[] = {
     {"lost does not settle a doubt", WRITER, W(IN_DOUBT), W(ON_LOST), 0, 0, 0, KVFI_IGNORED, W(IN_DOUBT), {-1}},
     {"stopped before it was asked", WRITER, W(IDLE), W(ON_STOP), KVF_ERR_CANCELLED, 0, 0, KVFI_TAKEN, W(FAILED),
      {W(DO_WORD_FAILED), -1}},
+    {"never, though it was not asked to stop", WRITER, W(STARTED), W(ON_NEVER), 0, 0, 0, KVFI_IGNORED, W(STARTED), {-1}},
+    {"stopped, and never", WRITER, W(IN_DOUBT), W(ON_NEVER), 0, 0, 0, KVFI_TAKEN, W(FAILED), {W(DO_QUIET), -1}},
+    {"another one writes", WRITER, W(ASKED), W(ON_SPARED), 0, 0, 0, KVFI_TAKEN, W(DONE),
+     {W(DO_DISARM), W(DO_QUIET), -1}},
+    {"another one writes, after the stop", WRITER, W(IN_DOUBT), W(ON_SPARED), 0, 0, 0, KVFI_TAKEN, W(FAILED),
+     {W(DO_QUIET), -1}},
     {"done twice", WRITER, W(DONE), W(ON_DONE), 0, 10, 0, KVFI_IGNORED, W(DONE), {-1}},
 
     {"the owner ends, nobody touches", BLOCK, B(HELD), B(ON_OWNER_ENDED), 0, 0, 0, KVFI_TAKEN, B(REUSABLE),
@@ -185,6 +191,12 @@ static const struct row ROWS[] = {
      {B(DO_REPORT_REUSABLE), -1}},
     {"nothing begins after the owner ended", BLOCK, B(IN_DOUBT), B(ON_ACCESS_BEGIN), 0, 0, 0, KVFI_VIOLATION,
      B(IN_DOUBT), {-1}},
+    {"an access ends in quarantine", BLOCK, B(QUARANTINED), B(ON_ACCESS_END), 0, 0, 0, KVFI_IGNORED, B(QUARANTINED),
+     {-1}},
+    {"the owner ends in quarantine", BLOCK, B(QUARANTINED), B(ON_OWNER_ENDED), 0, 0, 0, KVFI_IGNORED, B(QUARANTINED),
+     {-1}},
+    {"quarantine while in doubt", BLOCK, B(IN_DOUBT), B(ON_QUARANTINE), 0, 0, 0, KVFI_TAKEN, B(QUARANTINED), {-1}},
+    {"quarantine comes too late", BLOCK, B(REUSABLE), B(ON_QUARANTINE), 0, 0, 0, KVFI_VIOLATION, B(REUSABLE), {-1}},
     {"an access ends that never began", BLOCK, B(HELD), B(ON_ACCESS_END), 0, 0, 0, KVFI_VIOLATION, B(HELD), {-1}},
 
     {"the deadline of an offer nobody pulled", OFFER, O(WAITING), O(ON_TIME), 0, 0, 100, KVFI_TAKEN, O(FAILED),
@@ -273,10 +285,52 @@ static void test_gone_ends_a_remote_writer(void **unused)
     assert_int_equal(writer.reason, KVF_ERR_PEER_LOST);
 }
 
+/* Words of one writer, one after the other: which of them settle, and which deny the first. */
+static const struct {
+    const char *name;
+    int events[4]; /* -1 ends */
+    int verdict, after; /* of the last */
+} WORDS[] = {
+    {"done, then failed", {W(ON_DONE), W(ON_FAILED), -1}, KVFI_VIOLATION, W(DONE)},
+    {"failed, then done", {W(ON_FAILED), W(ON_DONE), -1}, KVFI_VIOLATION, W(FAILED)},
+    {"failed, then in doubt", {W(ON_FAILED), W(ON_DOUBT), -1}, KVFI_VIOLATION, W(FAILED)},
+    {"failed twice", {W(ON_FAILED), W(ON_FAILED), -1}, KVFI_IGNORED, W(FAILED)},
+    {"its own doubt outlives another piece's failure", {W(ON_DOUBT), W(ON_FAILED), -1}, KVFI_IGNORED, W(IN_DOUBT)},
+    {"its own doubt outlives never", {W(ON_DOUBT), W(ON_NEVER), -1}, KVFI_IGNORED, W(IN_DOUBT)},
+    {"its own doubt, then done", {W(ON_DOUBT), W(ON_DONE), -1}, KVFI_VIOLATION, W(IN_DOUBT)},
+    {"its own doubt, then quiesced", {W(ON_DOUBT), W(ON_QUIESCED), -1}, KVFI_TAKEN, W(FAILED)},
+    {"its own doubt, quiesced twice", {W(ON_DOUBT), W(ON_QUIESCED), W(ON_QUIESCED), -1}, KVFI_IGNORED, W(FAILED)},
+    {"stopped, then done", {W(ON_STOP), W(ON_DONE), -1}, KVFI_TAKEN, W(FAILED)},
+    {"stopped, done, then failed", {W(ON_STOP), W(ON_DONE), W(ON_FAILED), -1}, KVFI_VIOLATION, W(FAILED)},
+    {"stopped, then in doubt, then failed", {W(ON_STOP), W(ON_DOUBT), W(ON_FAILED), -1}, KVFI_IGNORED, W(IN_DOUBT)},
+    {"stopped, never, then done", {W(ON_STOP), W(ON_NEVER), W(ON_DONE), -1}, KVFI_VIOLATION, W(FAILED)},
+    {"stopped, never, then failed", {W(ON_STOP), W(ON_NEVER), W(ON_FAILED), -1}, KVFI_IGNORED, W(FAILED)},
+    {"spared, then done", {W(ON_SPARED), W(ON_DONE), -1}, KVFI_VIOLATION, W(DONE)},
+    {"spared, then failed", {W(ON_SPARED), W(ON_FAILED), -1}, KVFI_IGNORED, W(DONE)},
+    {"stopped, gone, then done", {W(ON_STOP), W(ON_GONE), W(ON_DONE), -1}, KVFI_IGNORED, W(FAILED)},
+};
+
+static void test_words(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < sizeof WORDS / sizeof WORDS[0]; i++) {
+        struct kvfi_writer writer = {.state = W(STARTED), .remote = true};
+        struct kvfi_actions actions;
+        int verdict = -1;
+
+        for (size_t e = 0; WORDS[i].events[e] != -1; e++) {
+            struct kvfi_life_event event = {.kind = WORDS[i].events[e], .status = KVF_ERR_REFUSED};
+            verdict = (int)kvfi_writer_step(&writer, &event, &actions);
+        }
+        if (verdict != WORDS[i].verdict || writer.state != WORDS[i].after)
+            fail_msg("\"%s\": verdict %d, state %d", WORDS[i].name, verdict, writer.state);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_events_in_all_states), cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_all_events_in_all_states), cmocka_unit_test(test_rows), cmocka_unit_test(test_words),
         cmocka_unit_test(test_digests_differ_twice), cmocka_unit_test(test_gone_ends_a_remote_writer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

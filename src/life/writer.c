@@ -70,6 +70,7 @@ static enum kvfi_verdict on_done(struct kvfi_writer *writer, int64_t bytes, stru
 
     if (writer->state == KVFI_WRITER_SAID_DONE)
         return KVFI_IGNORED;
+    writer->said = KVFI_WRITER_SAYS_DONE;
     if (bytes != writer->expected_bytes) {
         fail_quiet(writer, KVF_ERR_INCOMPLETE_TRANSFER, actions);
         verdict = KVFI_VIOLATION;
@@ -101,6 +102,16 @@ static enum kvfi_verdict on_arrived(struct kvfi_writer *writer, struct kvfi_acti
     return writer->state == KVFI_WRITER_SAID_DONE ? finish(writer, actions) : KVFI_TAKEN;
 }
 
+/* Quiet without a word: nobody waits for one. */
+static enum kvfi_verdict spare(struct kvfi_writer *writer, enum kvfi_writer_state state, struct kvfi_actions *actions)
+{
+    writer->state = (uint8_t)state;
+    writer->said = KVFI_WRITER_SAYS_NEVER;
+    kvfi_act(actions, KVFI_WRITER_DO_DISARM);
+    kvfi_act(actions, KVFI_WRITER_DO_QUIET);
+    return KVFI_TAKEN;
+}
+
 /* ASKED, STARTED, SAID_DONE */
 static enum kvfi_verdict step_open(struct kvfi_writer *writer, const struct kvfi_life_event *event,
                                    struct kvfi_actions *actions)
@@ -113,10 +124,15 @@ static enum kvfi_verdict step_open(struct kvfi_writer *writer, const struct kvfi
     case KVFI_WRITER_ON_ARRIVED:
         return on_arrived(writer, actions);
     case KVFI_WRITER_ON_FAILED:
+        writer->said = KVFI_WRITER_SAYS_FAILED;
         return fail_quiet(writer, event->status, actions);
     case KVFI_WRITER_ON_QUIESCED: /* the answer to a cancel that this side did not send: it ended */
+        writer->said = KVFI_WRITER_SAYS_FAILED;
         return fail_quiet(writer, KVF_ERR_CANCELLED, actions);
+    case KVFI_WRITER_ON_SPARED:
+        return writer->state == KVFI_WRITER_SAID_DONE ? KVFI_IGNORED : spare(writer, KVFI_WRITER_DONE, actions);
     case KVFI_WRITER_ON_DOUBT:
+        writer->said = KVFI_WRITER_SAYS_DOUBT;
         return fail_doubt(writer, event->status, false, actions);
     case KVFI_WRITER_ON_BAD_GRANT:
     case KVFI_WRITER_ON_STOP:
@@ -133,6 +149,24 @@ static enum kvfi_verdict step_open(struct kvfi_writer *writer, const struct kvfi
     }
 }
 
+/* A word that was said while the doubt was this side's own settles it; after the writer's own doubt it does not. */
+static enum kvfi_verdict doubt_word(struct kvfi_writer *writer, enum kvfi_writer_said word, struct kvfi_actions *actions)
+{
+    if (writer->said == KVFI_WRITER_SAYS_DOUBT)
+        return word == KVFI_WRITER_SAYS_DONE ? KVFI_VIOLATION : KVFI_IGNORED;
+    if (word == KVFI_WRITER_SAYS_DOUBT) {
+        /* it had said done, or failed: then it does not know what it says */
+        if (writer->said != KVFI_WRITER_NOTHING)
+            return KVFI_VIOLATION;
+        writer->said = KVFI_WRITER_SAYS_DOUBT;
+        return KVFI_TAKEN;
+    }
+    writer->said = (uint8_t)word;
+    writer->state = KVFI_WRITER_FAILED;
+    kvfi_act(actions, KVFI_WRITER_DO_QUIET);
+    return KVFI_TAKEN;
+}
+
 static enum kvfi_verdict step_doubt(struct kvfi_writer *writer, const struct kvfi_life_event *event,
                                     struct kvfi_actions *actions)
 {
@@ -142,8 +176,20 @@ static enum kvfi_verdict step_doubt(struct kvfi_writer *writer, const struct kvf
             return KVFI_TAKEN;
         break;
     case KVFI_WRITER_ON_DONE:
+        return doubt_word(writer, KVFI_WRITER_SAYS_DONE, actions);
     case KVFI_WRITER_ON_FAILED:
+        return doubt_word(writer, KVFI_WRITER_SAYS_FAILED, actions);
+    case KVFI_WRITER_ON_DOUBT:
+        return doubt_word(writer, KVFI_WRITER_SAYS_DOUBT, actions);
+    case KVFI_WRITER_ON_NEVER:
+    case KVFI_WRITER_ON_SPARED:
+        if (writer->said == KVFI_WRITER_SAYS_DOUBT)
+            return KVFI_IGNORED;
+        writer->said = KVFI_WRITER_SAYS_NEVER;
+        break;
     case KVFI_WRITER_ON_QUIESCED:
+        writer->said = KVFI_WRITER_SAYS_FAILED;
+        break;
     case KVFI_WRITER_ON_GONE:
         break;
     default:
@@ -152,6 +198,20 @@ static enum kvfi_verdict step_doubt(struct kvfi_writer *writer, const struct kvf
     writer->state = KVFI_WRITER_FAILED;
     kvfi_act(actions, KVFI_WRITER_DO_QUIET);
     return KVFI_TAKEN;
+}
+
+/* Doubled words are harmless; one that denies the first says that nothing of it can be believed. */
+static enum kvfi_verdict step_ended(const struct kvfi_writer *writer, int kind)
+{
+    bool denies = false;
+
+    if (kind == KVFI_WRITER_ON_DONE)
+        denies = writer->said != KVFI_WRITER_NOTHING && writer->said != KVFI_WRITER_SAYS_DONE;
+    else if (kind == KVFI_WRITER_ON_FAILED)
+        denies = writer->said == KVFI_WRITER_SAYS_DONE;
+    else if (kind == KVFI_WRITER_ON_DOUBT)
+        denies = writer->said != KVFI_WRITER_NOTHING;
+    return denies ? KVFI_VIOLATION : KVFI_IGNORED;
 }
 
 enum kvfi_verdict kvfi_writer_step(struct kvfi_writer *writer, const struct kvfi_life_event *event,
@@ -168,6 +228,6 @@ enum kvfi_verdict kvfi_writer_step(struct kvfi_writer *writer, const struct kvfi
     case KVFI_WRITER_IN_DOUBT:
         return step_doubt(writer, event, actions);
     default:
-        return KVFI_IGNORED;
+        return step_ended(writer, event->kind);
     }
 }

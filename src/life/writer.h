@@ -34,7 +34,18 @@ enum kvfi_writer_on {
     KVFI_WRITER_ON_LOST = 9,      /* the peer is lost (silent, or restarted) */
     KVFI_WRITER_ON_STOP = 10,     /* the transfer ended otherwise: status */
     KVFI_WRITER_ON_DISARMED = 11, /* answer to DISARM; value = 1 when nobody can write under the grant any more */
+    KVFI_WRITER_ON_NEVER = 12,    /* asked to stop, it says that it will never write; no answer to a doubt of its own */
+    KVFI_WRITER_ON_SPARED = 13,   /* one of several candidates, and another one does the writing: no word follows */
     KVFI_WRITER_EVENTS
+};
+
+/** What a writer has said of itself. The first word holds; one that denies it is a violation. */
+enum kvfi_writer_said {
+    KVFI_WRITER_NOTHING = 0,
+    KVFI_WRITER_SAYS_DONE = 1,
+    KVFI_WRITER_SAYS_FAILED = 2,  /* its writes are over, or never began */
+    KVFI_WRITER_SAYS_DOUBT = 3,   /* only its own "quiesced", its end or this side's transport settles that */
+    KVFI_WRITER_SAYS_NEVER = 4    /* by ON_NEVER, or taken for said by ON_SPARED */
 };
 
 /** How the bytes come; bits. */
@@ -53,6 +64,7 @@ enum kvfi_writer_do {
 
 struct kvfi_writer {
     uint8_t state;
+    uint8_t said;      /* an enum kvfi_writer_said */
     bool arrived;      /* this side's transport saw all bytes */
     bool must_arrive;  /* and has to, before done counts */
     bool remote;       /* it writes this side's memory itself */

@@ -16,6 +16,7 @@
 #include "loop/table.h"
 #include "sys/clock.h"
 #include "sys/log.h"
+#include "trtllm/message.h"
 
 struct kvfi_receivers; /* receive.h */
 struct kvfi_senders;   /* send.h */
@@ -50,6 +51,7 @@ struct kvf_trtllm_worker {
     struct kvfi_receivers *receivers;
     struct kvfi_senders *senders;
     struct kvfi_events events;         /* loop.lock; records are struct kvf_trtllm_event */
+    int64_t changes;                   /* loop.lock; raised by kvfi_worker_changed */
     bool closed;                       /* shutting down: no new sessions */
     struct kvf_trtllm_worker_stats stats; /* both halves count up; the gauges are filled in when asked for */
 };
@@ -71,6 +73,19 @@ void kvfi_worker_event_cancel(kvf_trtllm_worker *worker, struct kvfi_event_node 
 /** Copies the event into a reserved node and queues it (the node is taken). */
 void kvfi_worker_event_push(kvf_trtllm_worker *worker, struct kvfi_event_node *node,
                             const struct kvf_trtllm_event *event);
+
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
+
+/** Sends one message: all its frames or, on failure, none. @return as kvfi_channel_send_frames */
+enum kvf_status kvfi_worker_send(struct kvfi_worker_socket *socket, const struct kvfi_route *to,
+                                 const struct kvfi_trtllm_packed *message, struct kvf_error *error);
+/** Reads what a channel hands over. @return as kvfi_trtllm_read */
+enum kvf_status kvfi_worker_read(const struct kvfi_frame *frames, size_t count, struct kvfi_trtllm_message *out,
+                                 struct kvf_error *error);
+
+/** Takes a message at the info endpoint (info.c). */
+void kvfi_worker_answer_info(kvf_trtllm_worker *worker, const struct kvfi_route *from, const struct kvfi_frame *frames,
+                             size_t count);
 
 /* ---- the agent --------------------------------------------------------------------------------------------------- */
 
