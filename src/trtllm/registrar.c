@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "trtllm/pair.h"
 #include "trtllm/rules_judge.h"
 #include "trtllm/warn.h"
 
@@ -10,10 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A registered peer. */
+/* A registered peer; its pair is made when it is first asked for. */
 struct peer {
     uint64_t hash;
     kvf_trtllm_rank *rank; /* NULL = this place of the table is free */
+    kvf_trtllm_pair *pair;
 };
 
 /* The peers are a hash table with linear probing, a power of two long and at most three quarters full. */
@@ -76,6 +78,7 @@ done:
 
 static void drop(struct peer *peer)
 {
+    kvf_trtllm_pair_release(peer->pair);
     kvf_trtllm_rank_release(peer->rank);
     memset(peer, 0, sizeof *peer);
 }
@@ -288,4 +291,17 @@ enum kvf_status kvf_trtllm_registrar_find(const kvf_trtllm_registrar *registrar,
 size_t kvf_trtllm_registrar_count(const kvf_trtllm_registrar *registrar)
 {
     return registrar->count;
+}
+
+enum kvf_status kvf_trtllm_registrar_pair(kvf_trtllm_registrar *registrar, const char *instance_name,
+                                          int64_t instance_rank, kvf_trtllm_pair **out, struct kvf_error *error)
+{
+    struct peer *peer;
+    enum kvf_status status = need(registrar, instance_name, instance_rank, &peer, error);
+
+    if (status == KVF_OK && !peer->pair) {
+        status = kvfi_trt_pair_create(registrar->self, peer->rank, is_strict(registrar), &peer->pair, error);
+    }
+    if (status == KVF_OK) *out = kvf_trtllm_pair_acquire(peer->pair);
+    return status;
 }

@@ -7,9 +7,9 @@
 Feeds all cases to PROGRAM in one run, compares each answer with the case's `expect` and prints one line per kind.
 Exit status: 0 all equal, 1 something is not, 2 the program failed.
 
-Numbers, mappings, elections and mapper names are compared exactly. Fragments, rings and auxiliary copies are compared as
-sets of byte moves; how many are equal in order and cut as well is told. Texts: what upstream's released code said must
-be equal up to where its wording is not fixed any more (`LOOSE_FROM`); of a text that took part in a rule that only
+Numbers, mappings, elections and mapper names are compared exactly. Fragments, rings and auxiliary copies are compared
+as sets of byte moves; how many are equal in order and cut as well is told. Texts: what upstream's released code said
+must be equal up to where its wording is not fixed any more (`LOOSE_FROM`); of a text that took part in a rule that only
 tests fix (basis "seed"), the pieces that those tests quote (`QUOTED`).
 """
 import argparse
