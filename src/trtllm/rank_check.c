@@ -71,7 +71,7 @@ static enum kvf_status check_attention(const struct kvf_trtllm_rank_spec *spec, 
     if (status == KVF_OK)
         status = check_range("tokens_per_block", attention->tokens_per_block, 1, INT64_MAX, error);
     if (status == KVF_OK) status = check_range("dims_per_head", attention->dims_per_head, 0, INT64_MAX, error);
-    if (status == KVF_OK) status = check_range("element_eighths", attention->element_eighths, 1, INT64_MAX, error);
+    if (status == KVF_OK) status = check_range("element_eighths", attention->element_eighths, 1, INT32_MAX, error);
     if (status == KVF_OK) status = check_range("enable_attention_dp", attention->enable_attention_dp, 0, 1, error);
     if (status == KVF_OK) status = check_range("is_mla", attention->is_mla, 0, 1, error);
     if (status != KVF_OK) goto done;
@@ -124,6 +124,8 @@ enum kvf_status kvfi_trt_rank_check(const struct kvf_trtllm_rank *rank, struct k
     if (status == KVF_OK && spec->attention) status = check_attention(spec, error);
     if (status == KVF_OK)
         status = check_range("bounded_replay_on_generation", spec->bounded_replay_on_generation, 0, 1, error);
+    if (status == KVF_OK)
+        status = check_range("protocol_version", spec->protocol_version, INT32_MIN, INT32_MAX, error);
     if (status == KVF_OK) status = check_range("num_draft_layers", spec->num_draft_layers, 0, INT64_MAX, error);
     return status;
 }

@@ -96,8 +96,9 @@ static bool has_state_view(const group *own)
     for (size_t i = 0; i < own->view_count && !found; i++) {
         const view *at = &own->views[i];
 
-        found = at->mapper == KVF_TRTLLM_SECTIONED || (at->role_count == 1 && (strcmp(at->roles[0], "conv_state") == 0 ||
-                                                                               strcmp(at->roles[0], "ssm_state") == 0));
+        found = at->mapper == KVF_TRTLLM_SECTIONED ||
+                (at->role_count == 1 &&
+                 (strcmp(at->roles[0], "conv_state") == 0 || strcmp(at->roles[0], "ssm_state") == 0));
     }
     return found;
 }
