@@ -166,7 +166,7 @@ enum kvf_trtllm_limit {
     KVF_TRTLLM_MAX_GROUPS = 1024,
     KVF_TRTLLM_MAX_POOLS = 65536,
     KVF_TRTLLM_MAX_VIEWS = 65536,         /**< of all groups together */
-    KVF_TRTLLM_MAX_ENTRIES = 1048576,     /**< of all views together; layers likewise */
+    KVF_TRTLLM_MAX_ENTRIES = 1048576,     /**< of all views together; layers, roles and sections likewise */
     KVF_TRTLLM_MAX_TEXT_BYTES = 4096,     /**< of a name, endpoint, role */
     KVF_TRTLLM_MAX_AUX = 64
 };
@@ -179,8 +179,11 @@ KVF_API void kvf_trtllm_rank_spec_init(struct kvf_trtllm_rank_spec *spec, size_t
 
 /** Copies and checks a rank info: counts against kvf_trtllm_limit; ranks inside their sizes; indices of pools, pool
  *  groups and layers inside their lists; the mapper kinds that each cache kind allows; sums and products that fit in
- *  63 bits; a global layer in one group of its cache kind only; slot strides not below slot sizes. What upstream
- *  refuses later (geometry of a view, peers) is not refused here.
+ *  63 bits, addresses in 64; a global layer in one group of its cache kind only; slot strides not below slot sizes; at
+ *  least one token per block, slot, byte of a slot and byte of an entry; no text with control characters; no newest
+ *  key left out while its field is set. What upstream refuses later (geometry of a view, peers, auxiliary buffers) is
+ *  not refused here, and any protocol version is taken.
+ *  The copy has its roles sorted, and KVF_TRTLLM_NONE in the fields of a group that its cache kind does not have.
  *  @param out  returned to the caller (free with kvf_trtllm_rank_release); written on success only
  *  @return KVF_OK; KVF_ERR_LAYOUT naming group, view and values; KVF_ERR_LIMIT; KVF_ERR_OVERFLOW;
  *          KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NEWER_OPTION; KVF_ERR_NO_MEMORY */
@@ -206,7 +209,7 @@ KVF_API enum kvf_status kvf_trtllm_rank_decode(const void *bytes, size_t byte_co
  *  far as they hold no unknown keys. Deterministic.
  *  @param capacity  bytes at `buffer` (NULL with 0: only asks)
  *  @param byte_count  how many bytes it takes, also when that is more than `capacity`
- *  @return KVF_OK; KVF_ERR_LIMIT (capacity); KVF_ERR_NO_MEMORY */
+ *  @return KVF_OK; KVF_ERR_LIMIT (capacity, or more bytes than KVF_TRTLLM_MAX_RANK_BYTES); KVF_ERR_INVALID_ARGUMENT */
 KVF_API enum kvf_status kvf_trtllm_rank_encode(const kvf_trtllm_rank *rank, void *buffer, size_t capacity,
                                                size_t *byte_count, struct kvf_error *error);
 
