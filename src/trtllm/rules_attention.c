@@ -101,9 +101,12 @@ done:
     return status;
 }
 
+/* Upstream looks at the views of all groups here, of recurrent side state too, which has no tokens. */
 static bool has_whole_blocks(const kvf_trtllm_rank *rank)
 {
-    return kvfi_trt_rank_geometry(rank)->whole_blocks[KVF_TRTLLM_PAGED];
+    const struct kvfi_trt_geometry *geometry = kvfi_trt_rank_geometry(rank);
+
+    return geometry->whole_blocks[KVF_TRTLLM_PAGED] || geometry->whole_blocks[KVF_TRTLLM_STATE];
 }
 
 static bool divides(int64_t a, int64_t b)
