@@ -86,21 +86,23 @@ enum kvf_status kvfi_trt_side_groups(struct kvfi_trt_side *side, int64_t tokens_
     return status;
 }
 
-/** Makes one block of a view's places and role, and fills it. */
+/** Makes one block of a view's places, role and tag, and fills it. */
 static enum kvf_status own_places(struct kvf_view *view, int64_t pool, int64_t offset_bytes,
                                   const struct kvfi_trt_spot *spots, size_t spot_count, struct kvf_error *error)
 {
-    size_t role_bytes = strlen(view->role) + 1, places_bytes, bytes;
+    size_t role_bytes = strlen(view->role) + 1, tag_bytes = strlen(view->tag) + 1, places_bytes, bytes;
     enum kvf_status status = KVF_OK;
     struct kvf_place *places = NULL;
 
-    if (kvfi_mul_size(spot_count, sizeof *places, &places_bytes) && kvfi_add_size(places_bytes, role_bytes, &bytes))
+    if (kvfi_mul_size(spot_count, sizeof *places, &places_bytes) &&
+        kvfi_add_size(places_bytes, role_bytes + tag_bytes, &bytes))
         places = kvfi_alloc_array(1, bytes);
     if (!places) {
         status = kvfi_fail_memory(error, "the places of a view");
         goto done;
     }
     view->role = memcpy((char *)places + places_bytes, view->role, role_bytes);
+    view->tag = memcpy((char *)places + places_bytes + role_bytes, view->tag, tag_bytes);
     view->places = places;
     view->place_count = spot_count;
     for (size_t i = 0; i < spot_count && status == KVF_OK; i++) {
@@ -177,21 +179,16 @@ const char *kvfi_trt_role_name(const struct kvfi_trt_view *view, size_t number, 
     return text;
 }
 
-enum kvf_status kvfi_trt_pair_plan_sides(kvf_trtllm_pair *pair, struct kvfi_trt_side sides[2], const kvf_share *share,
-                                         struct kvf_error *error)
+enum kvf_status kvfi_trt_pair_finish(kvf_trtllm_pair *pair, struct kvfi_trt_side *src_side, const kvf_layout *src,
+                                     const kvf_layout *dst, struct kvf_error *error)
 {
-    kvf_layout *layouts[2] = {NULL, NULL};
-    enum kvf_status status = KVF_OK;
+    enum kvf_status status = kvf_plan_create(src, dst, pair->share, NULL, &pair->plan, error);
 
-    for (int i = 0; i < 2 && status == KVF_OK; i++) status = kvfi_trt_side_layout(&sides[i], &layouts[i], error);
-    if (status == KVF_OK) status = kvf_plan_create(layouts[0], layouts[1], share, NULL, &pair->plan, error);
-    if (status != KVF_OK) goto done;
-    pair->part_keys = sides[0].keys;
-    pair->part_count = sides[0].view_count;
-    sides[0].keys = NULL;
-done:
-    kvf_layout_release(layouts[0]);
-    kvf_layout_release(layouts[1]);
+    if (status == KVF_OK) {
+        pair->part_keys = src_side->keys;
+        pair->part_count = src_side->view_count;
+        src_side->keys = NULL;
+    }
     return status;
 }
 

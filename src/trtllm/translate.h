@@ -24,7 +24,7 @@ struct kvfi_trt_side {
     size_t pool_count;
     struct kvf_group *groups;
     size_t group_count, group_capacity;
-    struct kvf_view *views;                    /**< each owns one block: its places, then its role */
+    struct kvf_view *views;                    /**< each owns one block: its places, role and tag */
     struct kvf_trtllm_view_key *keys;          /**< by view: what of the page table it is a part of */
     size_t view_count, view_capacity, key_capacity;
 };
@@ -49,7 +49,7 @@ struct kvfi_trt_spot {
     int64_t layer, start_bytes;
 };
 
-/** Adds one part of `view`: `model` without places, its role copied; each layer at its start plus `offset_bytes`.
+/** Adds one part of `view`: `model` without places, its texts copied; each layer at its start plus `offset_bytes`.
  *  @return KVF_OK; KVF_ERR_INCOMPATIBLE (a pool without slots); KVF_ERR_OVERFLOW; KVF_ERR_NO_MEMORY */
 enum kvf_status kvfi_trt_side_part(struct kvfi_trt_side *side, const struct kvf_view *model,
                                    const struct kvfi_trt_view *view, int64_t offset_bytes,
@@ -72,10 +72,9 @@ enum kvf_status kvfi_trt_parts_add(struct kvfi_trt_side *src, struct kvfi_trt_si
 /** Plans what a strict pair's views mark as planned; `pair->plan` stays NULL when none is. */
 enum kvf_status kvfi_trt_strict_plan(kvf_trtllm_pair *pair, struct kvf_error *error);
 
-/** Makes both layouts and the plan of a pair, strict or native; takes the source side's keys over.
- *  @param share  NULL = all that both have */
-enum kvf_status kvfi_trt_pair_plan_sides(kvf_trtllm_pair *pair, struct kvfi_trt_side sides[2], const kvf_share *share,
-                                         struct kvf_error *error);
+/** Makes the plan of a pair from its layouts within the pair's share, and takes over the keys of the source's side. */
+enum kvf_status kvfi_trt_pair_finish(kvf_trtllm_pair *pair, struct kvfi_trt_side *src_side, const kvf_layout *src,
+                                     const kvf_layout *dst, struct kvf_error *error);
 
 /** Plans anew a part of what a pair's plan holds: the source's parts that `parts` marks (pair->part_count of them).
  *  @param out  returned to the caller (free with kvf_plan_release); NULL when nothing is marked */

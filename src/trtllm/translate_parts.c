@@ -234,6 +234,7 @@ enum kvf_status kvfi_trt_strict_plan(kvf_trtllm_pair *pair, struct kvf_error *er
     const kvf_trtllm_rank *ranks[2] = {pair->self, pair->peer};
     static const char *const names[2] = {"self", "peer"};
     struct kvfi_trt_side sides[2] = {0};
+    kvf_layout *layouts[2] = {NULL, NULL};
     enum kvf_status status = KVF_OK;
     bool any = false;
 
@@ -244,9 +245,12 @@ enum kvf_status kvfi_trt_strict_plan(kvf_trtllm_pair *pair, struct kvf_error *er
         if (status == KVF_OK) status = add_groups(&sides[i], pair, i == 1, error);
     }
     if (status == KVF_OK) status = add_views(sides, pair, error);
-    if (status == KVF_OK) status = kvfi_trt_pair_plan_sides(pair, sides, NULL, error);
+    for (int i = 0; i < 2 && status == KVF_OK; i++) status = kvfi_trt_side_layout(&sides[i], &layouts[i], error);
+    if (status == KVF_OK) status = kvfi_trt_pair_finish(pair, &sides[0], layouts[0], layouts[1], error);
 done:
-    kvfi_trt_side_fini(&sides[0]);
-    kvfi_trt_side_fini(&sides[1]);
+    for (int i = 0; i < 2; i++) {
+        kvf_layout_release(layouts[i]);
+        kvfi_trt_side_fini(&sides[i]);
+    }
     return status;
 }
