@@ -324,7 +324,7 @@ enum kvf_trtllm_event_kind {
     KVF_TRTLLM_EVENT_QUARANTINED = 5, /**< its memory will never be settled, `text` says why; nothing new is received
                                            until this process is replaced */
     KVF_TRTLLM_EVENT_OVERDUE = 6,  /**< the same, because settle_timeout_ns passed */
-    KVF_TRTLLM_EVENT_TIMEOUT = 7   /**< send: its timeout_ns passed, `text` says who is missing; told once, and no end */
+    KVF_TRTLLM_EVENT_TIMEOUT = 7   /**< send: its timeout_ns passed, `text` says who is missing; told once, no end */
 };
 
 /** What happened: a fixed-size record. Unused fields are zero. */

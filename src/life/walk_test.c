@@ -176,7 +176,7 @@ static const struct row ROWS[] = {
     {"lost does not settle a doubt", WRITER, W(IN_DOUBT), W(ON_LOST), 0, 0, 0, KVFI_IGNORED, W(IN_DOUBT), {-1}},
     {"stopped before it was asked", WRITER, W(IDLE), W(ON_STOP), KVF_ERR_CANCELLED, 0, 0, KVFI_TAKEN, W(FAILED),
      {W(DO_WORD_FAILED), -1}},
-    {"never, though it was not asked to stop", WRITER, W(STARTED), W(ON_NEVER), 0, 0, 0, KVFI_IGNORED, W(STARTED), {-1}},
+    {"never, without having been stopped", WRITER, W(STARTED), W(ON_NEVER), 0, 0, 0, KVFI_IGNORED, W(STARTED), {-1}},
     {"stopped, and never", WRITER, W(IN_DOUBT), W(ON_NEVER), 0, 0, 0, KVFI_TAKEN, W(FAILED), {W(DO_QUIET), -1}},
     {"another one writes", WRITER, W(ASKED), W(ON_SPARED), 0, 0, 0, KVFI_TAKEN, W(DONE),
      {W(DO_DISARM), W(DO_QUIET), -1}},

@@ -150,7 +150,8 @@ static enum kvfi_verdict step_open(struct kvfi_writer *writer, const struct kvfi
 }
 
 /* A word that was said while the doubt was this side's own settles it; after the writer's own doubt it does not. */
-static enum kvfi_verdict doubt_word(struct kvfi_writer *writer, enum kvfi_writer_said word, struct kvfi_actions *actions)
+static enum kvfi_verdict doubt_word(struct kvfi_writer *writer, enum kvfi_writer_said word,
+                                    struct kvfi_actions *actions)
 {
     if (writer->said == KVFI_WRITER_SAYS_DOUBT)
         return word == KVFI_WRITER_SAYS_DONE ? KVFI_VIOLATION : KVFI_IGNORED;

@@ -12,8 +12,8 @@
 
 struct kvfi_agent;
 
-/** @param self  the rank whose pools and auxiliary buffers are read. @param table  filled: functions with their context,
- *         valid until close. @param out  free with kvfi_agent_close
+/** @param self  the rank whose pools and auxiliary buffers are read
+ *  @param table  filled: functions with their context, valid until close. @param out  free with kvfi_agent_close
  *  @return KVF_OK; KVF_ERR_NOT_SUPPORTED (this host does not let processes write into each other); KVF_ERR_SYSTEM;
  *          KVF_ERR_NO_MEMORY */
 enum kvf_status kvfi_agent_open(const kvf_trtllm_rank *self, struct kvfi_log *log,
