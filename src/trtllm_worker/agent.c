@@ -40,7 +40,8 @@ static struct remote *find(const struct kvfi_table *table, const char *name)
 static void drop(struct kvfi_agent *agent, struct kvfi_table *table, struct remote *remote)
 {
     kvfi_table_remove(table, &remote->link);
-    agent->ops->disconnect(agent->transport, remote->number);
+    if (agent->transport != NULL)
+        agent->ops->disconnect(agent->transport, remote->number);
     free(remote);
 }
 
@@ -267,12 +268,19 @@ static void close_table(struct kvfi_table *table)
     kvfi_table_fini(table);
 }
 
+void kvfi_agent_stop(struct kvfi_agent *agent)
+{
+    if (agent == NULL || agent->transport == NULL)
+        return;
+    agent->ops->close(agent->transport);
+    agent->transport = NULL;
+}
+
 void kvfi_agent_close(struct kvfi_agent *agent)
 {
     if (agent == NULL)
         return;
-    if (agent->transport != NULL)
-        agent->ops->close(agent->transport);
+    kvfi_agent_stop(agent);
     close_table(&agent->remotes);
     close_table(&agent->watched);
     free(agent->memories);

@@ -18,7 +18,9 @@ struct kvfi_agent;
  *          KVF_ERR_NO_MEMORY */
 enum kvf_status kvfi_agent_open(const kvf_trtllm_rank *self, struct kvfi_log *log,
                                 struct kvf_trtllm_agent *table, struct kvfi_agent **out, struct kvf_error *error);
-/** After it returns no memory is touched by this side. NULL is fine. */
+/** After it returns no memory is touched by this side, and nothing but `invalidate` may be called. NULL is fine. */
+void kvfi_agent_stop(struct kvfi_agent *agent);
+/** Stops it and frees it. NULL is fine. */
 void kvfi_agent_close(struct kvfi_agent *agent);
 
 #endif

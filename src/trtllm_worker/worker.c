@@ -292,9 +292,10 @@ void kvf_trtllm_worker_close(kvf_trtllm_worker *worker)
     kvfi_loop_stop(&worker->loop);
     if (worker->loop.initialised)
         kvfi_loop_drop_commands(&worker->loop);
-    kvfi_agent_close(worker->own_agent);
+    kvfi_agent_stop(worker->own_agent); /* writes read what senders hold */
     kvfi_senders_destroy(worker, worker->senders);
     kvfi_receivers_destroy(worker, worker->receivers);
+    kvfi_agent_close(worker->own_agent); /* senders made it forget their peers */
     close_socket(&worker->info, 100);
     close_socket(&worker->sender, 300);
     close_socket(&worker->receiver, 300);
