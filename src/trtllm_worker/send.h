@@ -41,7 +41,7 @@ struct kvfi_send_peer {
     struct kvfi_link link; /* in senders->peers, by `key` */
     char *key;             /* name, a zero byte, rank in decimal */
     const char *name;      /* = key */
-    int64_t rank, dp_rank;
+    int64_t rank, dp_rank, cp_size;
     char agent[KVF_TRTLLM_AGENT_NAME_BYTES];
     char endpoint[KVFI_CHANNEL_ENDPOINT_BYTES]; /* where its words go */
     bool accepted;         /* registered, and its agent loaded */
@@ -117,7 +117,7 @@ struct kvfi_send_session {
     size_t sink_count, asked;
     struct kvfi_send_piece *pieces;
     size_t piece_count, piece_capacity;
-    int64_t tokens;                /* handed over: all below */
+    int64_t tokens, blocks;        /* handed over: all below; whole blocks */
     bool last_handed;
     struct kvf_trtllm_blocks *deferred; /* per group: ids of earlier pieces that go with the last one */
     int64_t aux_slot;              /* KVF_TRTLLM_NONE until handed over */

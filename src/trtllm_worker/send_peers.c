@@ -400,6 +400,7 @@ static enum kvf_status accept(struct kvfi_senders *senders, const kvf_trtllm_ran
     peer->complained = false;
     peer->cause[0] = '\0';
     peer->dp_rank = spec->dp_rank;
+    peer->cp_size = spec->cp_size;
     peer->used_ns = kvfi_now_ns();
     worker->stats.registered++;
     return KVF_OK;

@@ -14,12 +14,16 @@ static const struct kvf_trtllm_page_table *own_table(const struct kvfi_send_sess
     return kvf_trtllm_rank_get_spec(session->worker->self)->page_table;
 }
 
-/* Groups whose blocks are not final before the prompt's end, or leave the window before it: they go with the last
- * piece, whatever piece they come with. */
+/* Groups whose blocks are not final before the prompt's end (state, rings), or leave the window before it: they go with
+ * the last piece, whatever piece they come with. */
 static bool is_deferred(const struct kvfi_send_session *session, const struct kvf_trtllm_group *group)
 {
-    return group->cache == KVF_TRTLLM_STATE ||
-           (group->sliding_window_size != KVF_TRTLLM_NONE && group->sliding_window_size < session->prompt_tokens);
+    bool deferred = group->cache == KVF_TRTLLM_STATE || (group->sliding_window_size != KVF_TRTLLM_NONE &&
+                                                         group->sliding_window_size < session->prompt_tokens);
+
+    for (size_t v = 0; v < group->view_count && !deferred; v++)
+        deferred = group->views[v].ring_slot_bytes != KVF_TRTLLM_NONE;
+    return deferred;
 }
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
@@ -183,6 +187,25 @@ static enum kvf_status defer(struct kvfi_send_session *session, struct kvfi_send
     return status;
 }
 
+/* Leaves of each other group the blocks that this piece completes, after those of earlier pieces; the last one has all
+ * that are left. So no block goes twice, whatever the tables hold beside. */
+static void keep_own_blocks(struct kvfi_send_session *session, struct kvfi_send_piece *piece)
+{
+    const struct kvf_trtllm_page_table *table = own_table(session);
+    int64_t block = table->tokens_per_block > 0 ? table->tokens_per_block : 1;
+    int64_t end = piece->is_last ? INT64_MAX : piece->token_end / block;
+
+    for (size_t g = 0; g < piece->group_count; g++) {
+        int64_t *ids = (int64_t *)(uintptr_t)piece->groups[g].ids;
+        if (is_deferred(session, &table->groups[g]))
+            continue;
+        for (size_t i = 0; i < piece->groups[g].count; i++)
+            if ((int64_t)i < session->blocks || (int64_t)i >= end)
+                ids[i] = -1;
+    }
+    session->blocks = end;
+}
+
 /* ---- handing over ------------------------------------------------------------------------------------------------ */
 
 static void pump_all(struct kvfi_send_session *session)
@@ -216,6 +239,7 @@ static enum kvf_status add_piece(struct kvfi_send_session *session, const struct
         free_piece(&piece);
         return status;
     }
+    keep_own_blocks(session, &piece);
     session->pieces[session->piece_count++] = piece;
     session->tokens = token_end;
     session->last_handed = piece.is_last;

@@ -85,13 +85,18 @@ static enum kvf_status bind_piece(struct kvfi_send_write *write, const struct kv
                                   struct kvf_error *error)
 {
     const struct kvfi_send_sink *sink = write->sink;
+    const struct kvf_trtllm_rank_spec *self = kvf_trtllm_rank_get_spec(sink->session->worker->self);
     struct kvf_trtllm_request request;
     enum kvf_status status;
 
     kvf_trtllm_request_init(&request, sizeof request);
     request.prompt_tokens = sink->session->prompt_tokens;
-    request.token_begin = piece->token_begin;
-    request.token_end = piece->token_end;
+    /* The holes of its tables say what a piece holds. Its tokens matter under context parallelism alone, where there is
+     * nothing but the whole prompt. */
+    if (self->cp_size > 1 || sink->peer->cp_size > 1) {
+        request.token_begin = piece->token_begin;
+        request.token_end = piece->token_end;
+    }
     request.src = piece->groups;
     request.src_count = piece->group_count;
     request.dst = sink->ask.groups;
