@@ -209,7 +209,7 @@ enum kvf_status kvf_trtllm_pair_view(const kvf_trtllm_pair *pair, size_t index, 
                                          .peer_duplicate_head_factor = view->peer_duplicate_head_factor,
                                          .ring_src_slots = view->ring_src_slots,
                                          .ring_dst_slots = view->ring_dst_slots};
-    if (view->error) kvfi_fail(&out->error, KVF_ERR_INCOMPATIBLE, "%s", view->error);
+    if (view->mapper == KVF_TRTLLM_MAP_ERROR) kvfi_fail(&out->error, KVF_ERR_INCOMPATIBLE, "%s", view->error);
     return KVF_OK;
 }
 

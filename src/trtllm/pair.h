@@ -24,7 +24,8 @@ struct kvfi_trt_pair_view {
     uint32_t ring;                          /**< number among the ring pairs */
     bool elected, is_state;
     bool planned;                           /**< in the plan: elected, its mapper can be built, its ranks are paired */
-    char *error;                            /**< MAP_ERROR: what upstream says */
+    char *error;                            /**< MAP_ERROR: what upstream says; or why it is not planned though
+                                                 upstream could: refused when it is to be sent; else NULL */
 };
 
 struct kvf_trtllm_pair {

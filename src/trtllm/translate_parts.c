@@ -211,7 +211,9 @@ static enum kvf_status add_groups(struct kvfi_trt_side *side, const kvf_trtllm_p
     return status;
 }
 
-static enum kvf_status add_views(struct kvfi_trt_side sides[2], const kvf_trtllm_pair *pair, struct kvf_error *error)
+/** Adds the planned views: all of them, or number `only` alone. */
+static enum kvf_status add_views(struct kvfi_trt_side sides[2], const kvf_trtllm_pair *pair, size_t only,
+                                 struct kvf_error *error)
 {
     enum kvf_status status = KVF_OK;
 
@@ -219,7 +221,7 @@ static enum kvf_status add_views(struct kvfi_trt_side sides[2], const kvf_trtllm
         const struct kvfi_trt_pair_view *view = &pair->views[i];
         struct kvfi_trt_mapper mapper = {0};
 
-        if (!view->planned) continue;
+        if (!view->planned || (only != SIZE_MAX && only != i)) continue;
         status = kvfi_trt_mapper_init(&mapper, pair->self, pair->peer, &view->key, error);
         if (status == KVF_OK)
             status = kvfi_trt_parts_add(&sides[0], &sides[1], &mapper, i, sides[0].table->group_count + view->ring,
@@ -229,28 +231,81 @@ static enum kvf_status add_views(struct kvfi_trt_side sides[2], const kvf_trtllm
     return status;
 }
 
-enum kvf_status kvfi_trt_strict_plan(kvf_trtllm_pair *pair, struct kvf_error *error)
+/** Makes both layouts of the planned views, or of one of them alone. */
+static enum kvf_status make_layouts(const kvf_trtllm_pair *pair, size_t only, struct kvfi_trt_side sides[2],
+                                    kvf_layout *layouts[2], struct kvf_error *error)
 {
     const kvf_trtllm_rank *ranks[2] = {pair->self, pair->peer};
     static const char *const names[2] = {"self", "peer"};
-    struct kvfi_trt_side sides[2] = {0};
-    kvf_layout *layouts[2] = {NULL, NULL};
     enum kvf_status status = KVF_OK;
-    bool any = false;
 
-    for (size_t i = 0; i < pair->view_count; i++) any = any || pair->views[i].planned;
-    if (!any) goto done;
     for (int i = 0; i < 2 && status == KVF_OK; i++) {
         status = kvfi_trt_side_init(&sides[i], names[i], kvf_trtllm_rank_get_spec(ranks[i])->page_table, error);
         if (status == KVF_OK) status = add_groups(&sides[i], pair, i == 1, error);
     }
-    if (status == KVF_OK) status = add_views(sides, pair, error);
+    if (status == KVF_OK) status = add_views(sides, pair, only, error);
     for (int i = 0; i < 2 && status == KVF_OK; i++) status = kvfi_trt_side_layout(&sides[i], &layouts[i], error);
-    if (status == KVF_OK) status = kvfi_trt_pair_finish(pair, &sides[0], layouts[0], layouts[1], error);
-done:
+    return status;
+}
+
+static void drop_layouts(struct kvfi_trt_side sides[2], kvf_layout *layouts[2])
+{
     for (int i = 0; i < 2; i++) {
         kvf_layout_release(layouts[i]);
+        layouts[i] = NULL;
         kvfi_trt_side_fini(&sides[i]);
     }
+}
+
+/** Upstream never asks whether memory overlaps. A view that does so in itself is left out here and refused when it is
+ *  to be sent, so that the others go on. */
+static enum kvf_status leave_out_bad(kvf_trtllm_pair *pair, struct kvf_error *error)
+{
+    enum kvf_status status = KVF_OK;
+
+    for (size_t i = 0; i < pair->view_count && status == KVF_OK; i++) {
+        struct kvfi_trt_side sides[2] = {0};
+        kvf_layout *layouts[2] = {NULL, NULL};
+        struct kvf_error own = {0};
+
+        if (!pair->views[i].planned) continue;
+        status = make_layouts(pair, i, sides, layouts, &own);
+        drop_layouts(sides, layouts);
+        if (status == KVF_ERR_INCOMPATIBLE) {
+            pair->views[i].planned = false;
+            pair->views[i].error = kvfi_text_copy(own.text);
+            status = pair->views[i].error ? KVF_OK : kvfi_fail_memory(error, "the views of a pair");
+        } else if (status != KVF_OK) {
+            kvfi_fail(error, status, "%s", own.text);
+        }
+    }
+    return status;
+}
+
+static bool any_planned(const kvf_trtllm_pair *pair)
+{
+    bool any = false;
+
+    for (size_t i = 0; i < pair->view_count; i++) any = any || pair->views[i].planned;
+    return any;
+}
+
+enum kvf_status kvfi_trt_strict_plan(kvf_trtllm_pair *pair, struct kvf_error *error)
+{
+    struct kvfi_trt_side sides[2] = {0};
+    kvf_layout *layouts[2] = {NULL, NULL};
+    enum kvf_status status = KVF_OK;
+
+    if (!any_planned(pair)) goto done;
+    status = make_layouts(pair, SIZE_MAX, sides, layouts, error);
+    if (status == KVF_ERR_INCOMPATIBLE) {
+        drop_layouts(sides, layouts);
+        status = leave_out_bad(pair, error);
+        if (status != KVF_OK || !any_planned(pair)) goto done;
+        status = make_layouts(pair, SIZE_MAX, sides, layouts, error);
+    }
+    if (status == KVF_OK) status = kvfi_trt_pair_finish(pair, &sides[0], layouts[0], layouts[1], error);
+done:
+    drop_layouts(sides, layouts);
     return status;
 }

@@ -101,7 +101,7 @@ static enum kvf_status check_views(const kvf_trtllm_pair *pair, const struct kvf
         } else {
             status = pair_tables(range, src, dst, &left, error);
         }
-        if (status == KVF_OK && left && view->mapper == KVF_TRTLLM_MAP_ERROR)
+        if (status == KVF_OK && left && view->error)
             status = kvfi_fail(error, KVF_ERR_INCOMPATIBLE, "%s", view->error);
     }
     return status;
