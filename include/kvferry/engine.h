@@ -126,7 +126,8 @@ struct kvf_pull {
     int64_t attempt;
     const char *from;       /**< name of the prefill instance */
     int64_t request_tokens; /**< tokens of the whole request */
-    int64_t token_begin, token_end; /**< the range wanted: [cached prefix, request_tokens) usually */
+    int64_t token_begin, token_end; /**< the range wanted: [cached prefix, request_tokens) usually. Ring groups get the
+                                         last positions of it that both sides retain */
     const struct kvf_id_list *groups; /**< destination block ids, one list per group of the layout */
     size_t group_count;
     int64_t timeout_ns;     /**< the pull fails so long after this call, also while bytes flow; default 60 s */

@@ -194,8 +194,11 @@ enum kvf_bind_flag {
     KVF_BIND_DST_UNKNOWN = 8, /**< the destination's addresses are not wanted: its ids tell holes only, unbounded */
     KVF_BIND_ONLY_STATE = 16, /**< only state and ring tracks move: what KVF_BIND_NO_STATE left out. A ring retains less
                                    than a long range, so it may need a range of its own */
-    KVF_BIND_SKIP_HOLES = 32  /**< a destination id without a source block is left alone instead of refused: what both
+    KVF_BIND_SKIP_HOLES = 32, /**< a destination id without a source block is left alone instead of refused: what both
                                    have moves. Needs both sides' ids, so it excludes the two UNKNOWN flags */
+    KVF_BIND_RING_TAIL = 64   /**< ring tracks move the last positions of the range that both rings retain, where it is
+                                   longer, instead of refusing it. A destination that is no ring must want none of the
+                                   blocks before them. Not for striped rings: those still refuse */
 };
 
 /** What to bind: a token range and the block ids of both sides. */
@@ -221,8 +224,9 @@ typedef struct kvf_binding kvf_binding;
  *  @param out  returned to the caller (free with kvf_binding_destroy); written on success only
  *  @return KVF_OK; KVF_ERR_IDS naming group, index and value (below -1, not below slots, repeated, source hole under a
  *          destination id, destination too short); KVF_ERR_OUT_OF_RANGE (range not aligned to the grain, past the
- *          end of the request, or longer than a ring retains: "positions both rings retain"); KVF_ERR_LIMIT (runs of
- *          positions, shapes); KVF_ERR_OVERFLOW; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NEWER_OPTION; KVF_ERR_NO_MEMORY
+ *          end of the request, or longer than a ring retains: "positions both rings retain", or, with
+ *          KVF_BIND_RING_TAIL, of positions that the source's ring has lost to the rest of the request); KVF_ERR_LIMIT
+ *          (runs of positions, shapes); KVF_ERR_OVERFLOW; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NEWER_OPTION; KVF_ERR_NO_MEMORY
  *  Cost: one step per run of positions that two slots share, never per token. Any thread, never blocks. */
 KVF_API enum kvf_status kvf_bind(const kvf_plan *plan, const struct kvf_bind_request *request, kvf_binding **out,
                                  struct kvf_error *error);

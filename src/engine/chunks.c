@@ -8,11 +8,13 @@
 #include "base/error.h"
 #include "engine/jobs.h"
 
-/* A chunk to be: layers [first, end) by index into engine->layers, tokens [begin, token_end). */
+/* A chunk to be: layers [first, end) by index into engine->layers, tokens [begin, token_end). State and rings go with
+ * the end of the range. Rings retain the last positions of the whole range, which a chunk of its last part does not
+ * have: then they have a chunk of their own, their tail. */
 struct cut {
     size_t first, end;
     int64_t token_begin, token_end;
-    bool ends; /* it reaches the end of the range: state and rings go with it */
+    uint64_t flags; /* KVF_BIND_NO_STATE, KVF_BIND_ONLY_STATE for a tail, or 0 */
 };
 
 /* How far layer number `index` may go, with what is ready of it. Ends inside the range are rounded down to the grain.
@@ -31,12 +33,14 @@ static int64_t target_of(const struct kvfi_sink_job *sink, int64_t ready)
     return end < pull->token_begin ? pull->token_begin : end;
 }
 
-/* Where two layers share one place, all layers go together. */
-static int64_t lockstep_ready(const kvf_engine *engine, const struct kvfi_sink_job *sink)
+/* How much of layer number `layer` is ready. Where two layers share one place, all layers go together. */
+static int64_t ready_of(const kvf_engine *engine, const struct kvfi_sink_job *sink, size_t layer)
 {
     const struct kvf_plan_info *info = &sink->plans->info;
     int64_t least = INT64_MAX;
 
+    if (!engine->layout_aliases)
+        return sink->offer->ready[layer];
     for (size_t i = 0; i < engine->layer_count; i++)
         if (engine->layers[i] >= info->layer_min && engine->layers[i] < info->layer_end &&
             sink->offer->ready[i] < least)
@@ -62,41 +66,65 @@ static void shorten(const kvf_engine *engine, const struct kvfi_sink_job *sink, 
     tokens -= tokens % grain;
     if (tokens < grain)
         tokens = grain;
-    if (cut->token_begin + tokens < cut->token_end) {
+    if (cut->token_begin + tokens < cut->token_end)
         cut->token_end = cut->token_begin + tokens;
-        cut->ends = false;
+}
+
+static uint64_t flags_of(const struct kvfi_sink_job *sink, const struct cut *cut)
+{
+    const struct kvfi_msg_pull *pull = &sink->message.pull;
+    bool ends = cut->token_end == pull->token_end, begins = cut->token_begin == pull->token_begin;
+
+    return ends && (begins || !sink->has_tails) ? 0 : KVF_BIND_NO_STATE;
+}
+
+/* The tail of neighbouring layers whose positions are all sent. */
+static bool next_tail(const kvf_engine *engine, const struct kvfi_sink_job *sink, struct cut *cut)
+{
+    const struct kvfi_msg_pull *pull = &sink->message.pull;
+    size_t i = 0;
+
+    *cut = (struct cut){.token_begin = pull->token_begin, .token_end = pull->token_end, .flags = KVF_BIND_ONLY_STATE};
+    for (; sink->has_tails && i < engine->layer_count; i++) {
+        bool due = !sink->tail_sent[i] && sink->sent[i] == pull->token_end &&
+                   ready_of(engine, sink, i) >= pull->request_tokens;
+        if (due && cut->end == 0)
+            cut->first = i;
+        if (due)
+            cut->end = i + 1;
+        else if (cut->end > 0)
+            break;
     }
+    return cut->end > 0;
 }
 
 /* The next chunk: neighbouring layers that stand at the same token and may go equally far. */
 static bool next_cut(const kvf_engine *engine, const struct kvfi_sink_job *sink, struct cut *cut)
 {
-    bool lockstep = engine->layout_aliases;
-    int64_t least = lockstep ? lockstep_ready(engine, sink) : 0;
     size_t i = 0;
 
     for (; i < engine->layer_count; i++) {
-        cut->token_end = target_of(sink, lockstep ? least : sink->offer->ready[i]);
+        cut->token_end = target_of(sink, ready_of(engine, sink, i));
         if (cut->token_end > sink->sent[i])
             break;
     }
     if (i == engine->layer_count)
-        return false;
+        return next_tail(engine, sink, cut);
     cut->first = i;
     cut->token_begin = sink->sent[i];
     while (i < engine->layer_count && sink->sent[i] == cut->token_begin &&
-           target_of(sink, lockstep ? least : sink->offer->ready[i]) == cut->token_end)
+           target_of(sink, ready_of(engine, sink, i)) == cut->token_end)
         i++;
     cut->end = i;
-    cut->ends = cut->token_end == sink->message.pull.token_end;
     shorten(engine, sink, cut);
+    cut->flags = flags_of(sink, cut);
     return true;
 }
 
 static bool all_sent(const kvf_engine *engine, const struct kvfi_sink_job *sink)
 {
     for (size_t i = 0; i < engine->layer_count; i++)
-        if (sink->sent[i] < sink->message.pull.token_end)
+        if (sink->sent[i] < sink->message.pull.token_end || (sink->has_tails && !sink->tail_sent[i]))
             return false;
     return true;
 }
@@ -111,8 +139,8 @@ static enum kvf_status bind_cut(kvf_engine *engine, struct kvfi_sink_job *sink, 
     kvf_plan *plan = NULL;
     enum kvf_status status;
 
-    if (cut->first == 0 && cut->end == engine->layer_count && cut->token_begin == pull->token_begin && cut->ends &&
-        sink->whole != NULL) {
+    if (cut->first == 0 && cut->end == engine->layer_count && cut->token_begin == pull->token_begin &&
+        cut->token_end == pull->token_end && cut->flags == 0 && sink->whole != NULL) {
         *out = sink->whole;
         sink->whole = NULL;
         return KVF_OK;
@@ -124,7 +152,7 @@ static enum kvf_status bind_cut(kvf_engine *engine, struct kvfi_sink_job *sink, 
     if (status != KVF_OK)
         return status;
     kvf_bind_request_init(&request, sizeof request);
-    request.flags = cut->ends ? 0 : KVF_BIND_NO_STATE;
+    request.flags = cut->flags | KVF_BIND_RING_TAIL;
     request.token_begin = cut->token_begin;
     request.token_end = cut->token_end;
     request.request_tokens = pull->request_tokens;
@@ -178,7 +206,7 @@ static enum kvf_status post_chunk(kvf_engine *engine, struct kvfi_sink_job *sink
     struct kvfi_chunk chunk = {.grant = sink->message.pull.grant, .index = sink->chunks, .last = last,
                                .layer_first = engine->layers[cut->first],
                                .layer_end = engine->layers[cut->end - 1] + 1, .token_begin = cut->token_begin,
-                               .token_end = cut->token_end, .bind_flags = cut->ends ? 0 : KVF_BIND_NO_STATE,
+                               .token_end = cut->token_end, .bind_flags = cut->flags,
                                .binding = post->binding, .bytes = post->bytes, .cookie = (uint64_t)(uintptr_t)post};
     enum kvf_status status;
 
@@ -214,8 +242,10 @@ static enum kvf_status send_cut(kvf_engine *engine, struct kvfi_sink_job *sink, 
         status = post_chunk(engine, sink, post, cut, error);
     if (post->bytes == 0 || status != KVF_OK)
         drop_post(post);
-    for (size_t i = cut->first; status == KVF_OK && i < cut->end; i++)
+    for (size_t i = cut->first; status == KVF_OK && i < cut->end; i++) {
         sink->sent[i] = cut->token_end;
+        sink->tail_sent[i] = cut->flags != KVF_BIND_NO_STATE;
+    }
     return status;
 }
 

@@ -104,7 +104,9 @@ struct kvfi_sink_job {
     struct kvfi_plans *plans;
     int64_t *sent;                /* tokens sent, per layer of the engine's layout */
     kvf_binding *whole;           /* all of it, until the first chunk is made */
-    bool has_state;               /* part of it moves with the end only */
+    bool has_state;               /* part of it moves with the end only, */
+    bool has_tails;               /* and that has a range of its own, and so a chunk, where the rest comes in parts: */
+    bool *tail_sent;              /* whether it is sent, per layer */
     size_t wish, carrier;         /* which wish is tried; the carrier in use */
     uint64_t link_number;
     uint32_t chunks;

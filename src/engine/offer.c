@@ -240,6 +240,7 @@ void kvfi_offer_destroy(kvf_engine *engine, struct kvfi_offer_job *offer)
         kvfi_plans_release(sink->plans);
         kvf_binding_destroy(sink->whole);
         free(sink->sent);
+        free(sink->tail_sent);
         while (sink->posts != NULL) {
             struct kvfi_post *post = sink->posts;
             sink->posts = post->next;

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "engine/jobs.h"
 #include "engine/links.h"
+#include "plan/plan.h"
 
 static void link_sink(struct kvfi_sink_job *sink, struct kvfi_peer *peer)
 {
@@ -184,31 +185,20 @@ void kvfi_sink_fail(kvf_engine *engine, struct kvfi_sink_job *sink, const struct
 
 /* ---- beginning --------------------------------------------------------------------------------------------- */
 
-static bool plan_has_state(const kvf_engine *engine, const struct kvfi_sink_job *sink)
-{
-    const struct kvf_group *own = kvf_layout_get_spec(engine->layout)->groups;
-    const struct kvf_group *other = kvf_layout_get_spec(sink->peer->layout)->groups;
-    struct kvf_track track;
-
-    for (size_t i = 0; kvf_plan_track(sink->plans->plan, i, &track) == KVF_OK; i++)
-        if (own[track.src_group].tokens_per_block == 0 || own[track.src_group].ring_tokens != 0 ||
-            other[track.dst_group].ring_tokens != 0)
-            return true;
-    return false;
-}
-
 static enum kvf_status prepare(kvf_engine *engine, struct kvfi_sink_job *sink, struct kvf_error *error)
 {
     const struct kvfi_msg_pull *pull = &sink->message.pull;
     const struct kvfi_offer_job *offer = sink->offer;
     struct kvf_bind_request request;
     enum kvf_status status;
+    bool rings;
 
     if (pull->request_tokens != offer->request_tokens)
         return kvfi_fail(error, KVF_ERR_OUT_OF_RANGE, "the offer at %s has %" PRId64
                          " tokens, the pull asks for a request of %" PRId64, engine->self, offer->request_tokens,
                          pull->request_tokens);
     kvf_bind_request_init(&request, sizeof request);
+    request.flags = KVF_BIND_RING_TAIL;
     request.token_begin = pull->token_begin;
     request.token_end = pull->token_end;
     request.request_tokens = pull->request_tokens;
@@ -220,9 +210,11 @@ static enum kvf_status prepare(kvf_engine *engine, struct kvfi_sink_job *sink, s
     if (status != KVF_OK)
         return status;
     sink->expected_bytes = kvf_binding_bytes(sink->whole);
-    sink->has_state = plan_has_state(engine, sink);
+    sink->has_state = kvfi_plan_is_stateful(sink->plans->plan, &rings);
+    sink->has_tails = rings || (sink->has_state && pull->token_begin == pull->token_end);
     sink->sent = kvfi_alloc_array(engine->layer_count, sizeof *sink->sent);
-    if (sink->sent == NULL)
+    sink->tail_sent = kvfi_alloc_zeroed(engine->layer_count, sizeof *sink->tail_sent);
+    if (sink->sent == NULL || sink->tail_sent == NULL)
         return kvfi_fail_memory(error, "a transfer");
     for (size_t i = 0; i < engine->layer_count; i++)
         sink->sent[i] = pull->token_begin;

@@ -130,7 +130,7 @@ void kvfi_writer_feed(kvf_engine *engine, struct kvfi_writer_job *job, int kind,
 static void make_request(const struct kvfi_pull_job *pull, struct kvf_bind_request *request)
 {
     kvf_bind_request_init(request, sizeof *request);
-    request->flags = KVF_BIND_SRC_UNKNOWN;
+    request->flags = KVF_BIND_SRC_UNKNOWN | KVF_BIND_RING_TAIL;
     request->token_begin = pull->token_begin;
     request->token_end = pull->token_end;
     request->request_tokens = pull->request_tokens;

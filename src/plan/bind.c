@@ -37,7 +37,7 @@ void kvf_binding_destroy(kvf_binding *binding)
 static enum kvf_status check_request(struct binder *at, const struct kvf_bind_request *given)
 {
     const uint64_t known = KVF_BIND_PARTIAL | KVF_BIND_NO_STATE | KVF_BIND_SRC_UNKNOWN | KVF_BIND_DST_UNKNOWN |
-                           KVF_BIND_ONLY_STATE | KVF_BIND_SKIP_HOLES;
+                           KVF_BIND_ONLY_STATE | KVF_BIND_SKIP_HOLES | KVF_BIND_RING_TAIL;
     struct kvf_bind_request *own = &at->request;
     size_t src_groups = at->plan->src->spec.group_count, dst_groups = at->plan->dst->spec.group_count;
     enum kvf_status status;
@@ -207,41 +207,6 @@ done:
     return status;
 }
 
-/** Turns the token range into entries: whole grains, or within both rings. */
-static enum kvf_status set_range(const struct binder *at, struct kvfi_walk *walk)
-{
-    const struct kvfi_track *track = walk->track;
-    const struct kvf_bind_request *request = &at->request;
-    int64_t c = track->key.tokens_per_entry, grain = track->grain, rest, ring = track->src.ring, bytes;
-    enum kvf_status status = KVF_OK;
-
-    walk->position = request->token_begin / c;
-    walk->end = request->token_end / c + (request->token_end % c != 0);
-    if (request->token_begin == request->token_end) walk->end = walk->position;
-    rest = walk->end > walk->position ? walk->end % grain : 0;
-    if (rest && !kvfi_add_i64(walk->end, grain - rest, &walk->end)) goto overflow;
-    if (!kvfi_mul_i64(walk->end, c, &bytes)) goto overflow;
-    if (track->dst.ring && (ring == 0 || track->dst.ring < ring)) ring = track->dst.ring;
-    if (ring && walk->end - walk->position > ring)
-        status = kvfi_fail(at->error, KVF_ERR_OUT_OF_RANGE,
-                           "groups %" PRId64 " and %" PRId64 ": range [%" PRId64 ",%" PRId64 ") is %" PRId64
-                           " positions, positions both rings retain: %" PRId64,
-                           track->key.src_group, track->key.dst_group, request->token_begin, request->token_end,
-                           walk->end - walk->position, ring);
-    else if (walk->position % grain && walk->position < walk->end)
-        status = kvfi_fail(at->error, KVF_ERR_OUT_OF_RANGE,
-                           "groups %" PRId64 " and %" PRId64 ": range begins at token %" PRId64
-                           ", expected a multiple of the grain of %" PRId64 " tokens",
-                           track->key.src_group, track->key.dst_group, request->token_begin, grain * c);
-    goto done;
-overflow:
-    status =
-        kvfi_fail(at->error, KVF_ERR_OVERFLOW, "groups %" PRId64 " and %" PRId64 ": token %" PRId64 " does not fit",
-                  track->key.src_group, track->key.dst_group, request->token_end);
-done:
-    return status;
-}
-
 /** True when a track's destination list begins behind all that the range can reach: nothing of it is wanted. */
 static bool is_unwanted(const struct binder *at, const struct kvfi_track *track)
 {
@@ -270,7 +235,7 @@ static enum kvf_status bind_positions(struct binder *at, const struct kvfi_track
     if (!status)
         status = place_contiguous(at, &walk.dst, &at->plan->dst->spec.groups[key->dst_group], "destination",
                                   key->dst_group);
-    if (!status) status = set_range(at, &walk);
+    if (!status) status = kvfi_range_set(&at->request, &walk, at->error);
     while (!status) {
         status = kvfi_walk_next(&walk, &comb, at->error);
         if (!status) status = kvfi_collector_add(&at->collector, &comb, at->error);

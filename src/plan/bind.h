@@ -52,6 +52,11 @@ enum kvf_status kvfi_ids_check(const struct kvf_id_list *list, int64_t needed, i
  *  @return KVF_OK, KVF_ERR_NO_MEMORY */
 enum kvf_status kvfi_ids_find_repeat(const int64_t *ids, size_t count, int64_t low, int64_t high, size_t *index);
 
+/** Turns a request's token range into the entries of a walk, whose sides and ids are set: whole grains, or within both
+ *  rings; with KVF_BIND_RING_TAIL their last positions.
+ *  @return KVF_OK, KVF_ERR_OUT_OF_RANGE, KVF_ERR_OVERFLOW, KVF_ERR_IDS */
+enum kvf_status kvfi_range_set(const struct kvf_bind_request *request, struct kvfi_walk *walk, struct kvf_error *error);
+
 /** Collects one track's combs into shapes and block runs. */
 struct kvfi_collector {
     const struct kvf_plan *plan;

@@ -11,6 +11,18 @@ void kvf_plan_get_info(const kvf_plan *plan, struct kvf_plan_info *info)
     *info = plan->info;
 }
 
+bool kvfi_plan_is_stateful(const struct kvf_plan *plan, bool *rings)
+{
+    bool state = false;
+
+    *rings = false;
+    for (size_t i = 0; i < plan->track_count; i++) {
+        state = state || plan->tracks[i].state;
+        *rings = *rings || plan->tracks[i].src.ring || plan->tracks[i].dst.ring;
+    }
+    return state || *rings;
+}
+
 enum kvf_status kvf_plan_track(const kvf_plan *plan, size_t track, struct kvf_track *out)
 {
     if (track >= plan->track_count) return KVF_ERR_OUT_OF_RANGE;

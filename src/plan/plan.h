@@ -120,6 +120,9 @@ enum kvf_status kvfi_boxes_make(const struct kvf_plan *plan, const struct kvfi_t
  *  when there is no memory. `bridge` also joins across equal gaps. */
 bool kvfi_boxes_join(const struct kvf_plan *plan, struct kvf_box *boxes, size_t *count, bool bridge);
 
+/** True when some track is state or a ring: what KVF_BIND_NO_STATE leaves out. `*rings`: some track is a ring. */
+bool kvfi_plan_is_stateful(const struct kvf_plan *plan, bool *rings);
+
 /** Greatest common divisor, and least common multiple (INT64_MAX when it does not fit) of positive numbers. */
 int64_t kvfi_gcd(int64_t a, int64_t b);
 int64_t kvfi_lcm(int64_t a, int64_t b);

@@ -6,6 +6,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "plan/plan.h"
 
 enum { MAX_AREAS = 65536 };
 
@@ -159,20 +160,12 @@ void kvfi_grant_release(struct kvfi_grant *grant)
     pthread_mutex_unlock(&table->lock);
 }
 
-static bool plan_has_state(const kvf_plan *plan)
-{
-    struct kvf_track track;
-    bool found = false;
-
-    for (size_t i = 0; !found && kvf_plan_track(plan, i, &track) == KVF_OK; i++) found = track.tokens_per_entry == 0;
-    return found;
-}
-
 enum kvf_status kvfi_armed_add(struct kvfi_armed *table, const struct kvfi_arm *arm, struct kvf_error *error)
 {
     enum kvf_status status = KVF_OK;
     struct kvfi_grant **slot;
     struct kvfi_grant *grant = NULL;
+    bool rings;
 
     if (arm->grant == 0 || arm->bytes < 0 || !arm->plan || !arm->request) {
         status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "grant %016" PRIx64 " of %" PRId64
@@ -192,7 +185,7 @@ enum kvf_status kvfi_armed_add(struct kvfi_armed *table, const struct kvfi_arm *
     grant->plan = kvf_plan_acquire(arm->plan);
     grant->bytes = arm->bytes;
     grant->last_index = UINT32_MAX;
-    grant->has_state = plan_has_state(arm->plan);
+    grant->has_state = kvfi_plan_is_stateful(arm->plan, &rings);
     pthread_mutex_lock(&table->lock);
     slot = find_slot(table, arm->grant);
     if (*slot) {
@@ -284,8 +277,10 @@ static enum kvf_status cover_chunk(struct kvfi_grant *grant, const struct kvfi_c
 {
     struct kvfi_area area = {head->layer_first, head->layer_end, head->token_begin, head->token_end};
     struct kvfi_area state = {head->layer_first, head->layer_end, 0, 1};
-    enum kvf_status status = cover(&grant->areas, &grant->area_count, &grant->area_capacity, &area);
+    enum kvf_status status = KVF_OK;
 
+    if (!(head->bind_flags & KVF_BIND_ONLY_STATE))
+        status = cover(&grant->areas, &grant->area_count, &grant->area_capacity, &area);
     if (status == KVF_OK && grant->has_state && !(head->bind_flags & KVF_BIND_NO_STATE))
         status = cover(&grant->state_areas, &grant->state_area_count, &grant->state_area_capacity, &state);
     if (status == KVF_ERR_PROTOCOL)
@@ -319,9 +314,10 @@ static enum kvf_status check_head(const struct kvfi_grant *grant, const struct k
         status = kvfi_fail(error, KVF_ERR_PROTOCOL, "chunk %" PRIu32 ": tokens [%" PRId64 ",%" PRId64
                            ") leave the granted [%" PRId64 ",%" PRId64 ")", head->index, head->token_begin,
                            head->token_end, grant->request.token_begin, grant->request.token_end);
-    else if ((head->bind_flags & ~(uint64_t)KVF_BIND_NO_STATE) != 0)
-        status = kvfi_fail(error, KVF_ERR_PROTOCOL, "chunk %" PRIu32 ": bind flags 0x%" PRIx64 ", expected 0 or 0x%x",
-                           head->index, head->bind_flags, KVF_BIND_NO_STATE);
+    else if (head->bind_flags != 0 && head->bind_flags != KVF_BIND_NO_STATE && head->bind_flags != KVF_BIND_ONLY_STATE)
+        status = kvfi_fail(error, KVF_ERR_PROTOCOL, "chunk %" PRIu32 ": bind flags 0x%" PRIx64
+                           ", expected 0, 0x%x or 0x%x", head->index, head->bind_flags, KVF_BIND_NO_STATE,
+                           KVF_BIND_ONLY_STATE);
     else if (head->bytes < 0 || head->bytes > grant->bytes)
         status = kvfi_fail(error, KVF_ERR_PROTOCOL, "chunk %" PRIu32 ": its writer says %" PRId64
                            " bytes, %" PRId64 " are granted", head->index, head->bytes, grant->bytes);

@@ -57,7 +57,7 @@ struct kvfi_grant {
     kvf_plan *plan;
     struct kvf_bind_request request; /* with copies of the destination's lists */
     int64_t bytes, placed_bytes;
-    bool has_state;      /* the plan moves state: at most one chunk per layer may */
+    bool has_state;      /* the plan moves state or rings: at most one chunk per layer may */
     bool dead;           /* disarmed or failed: nothing opens any more */
     bool complete;
     bool quiet_wanted;   /* disarm returned false: tell when open_count reaches 0 */

@@ -77,7 +77,8 @@ struct kvfi_chunk {
     uint32_t last;   /* 1 on the last chunk of the grant */
     int64_t layer_first, layer_end;
     int64_t token_begin, token_end;
-    uint64_t bind_flags;           /* KVF_BIND_NO_STATE where state does not move yet */
+    uint64_t bind_flags;           /* KVF_BIND_NO_STATE where state and rings do not move yet, KVF_BIND_ONLY_STATE
+                                      where they move alone: at most once per layer */
     const kvf_binding *binding;    /* real ids of both sides; borrowed until the chunk's event */
     int64_t bytes;
     uint64_t cookie;               /* comes back in the event */
