@@ -226,7 +226,8 @@ typedef struct kvf_binding kvf_binding;
  *          destination id, destination too short); KVF_ERR_OUT_OF_RANGE (range not aligned to the grain, past the
  *          end of the request, or longer than a ring retains: "positions both rings retain", or, with
  *          KVF_BIND_RING_TAIL, of positions that the source's ring has lost to the rest of the request); KVF_ERR_LIMIT
- *          (runs of positions, shapes); KVF_ERR_OVERFLOW; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NEWER_OPTION; KVF_ERR_NO_MEMORY
+ *          (runs of positions, shapes); KVF_ERR_OVERFLOW; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NEWER_OPTION;
+ *          KVF_ERR_NO_MEMORY
  *  Cost: one step per run of positions that two slots share, never per token. Any thread, never blocks. */
 KVF_API enum kvf_status kvf_bind(const kvf_plan *plan, const struct kvf_bind_request *request, kvf_binding **out,
                                  struct kvf_error *error);
