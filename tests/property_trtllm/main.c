@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Random instances of TensorRT-LLM's shape against a byte oracle.
+ *
+ *   property_trtllm strict|native [--seed N] [--first N] [CASES]
+ *
+ * `strict`: what upstream takes, as upstream pairs and elects; `native`: any shapes. Without a number of cases,
+ * KVF_PROPERTY_CASES says how many, else 3,000. Every failure prints its seed; --seed N does that case alone. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "case.h"
+
+struct totals {
+    int64_t cases, idle, bytes, failed;
+};
+
+static void run(struct prop_case *c, uint64_t seed, bool is_native, struct totals *totals)
+{
+    int64_t bytes;
+
+    case_generate(c, seed, is_native);
+    if (!check_case(c, &bytes)) {
+        fprintf(stderr, "FAILED: property_trtllm %s --seed %llu\n", is_native ? "native" : "strict",
+                (unsigned long long)seed);
+        totals->failed++;
+    }
+    totals->cases++;
+    totals->idle += bytes == 0;
+    totals->bytes += bytes;
+    side_fini(&c->src);
+    side_fini(&c->dst);
+}
+
+/* The check itself must be able to fail: every way of spoiling an expectation has to be noticed. */
+static void run_spoiled(struct prop_case *c, bool is_native, struct totals *totals)
+{
+    for (int how = 1; how <= 3; how++) {
+        int64_t bytes;
+        bool noticed;
+
+        case_generate(c, 1, is_native); /* moves bytes, and leaves some alone */
+        c->spoil = how;
+        fprintf(stderr, "(a wrong expectation, to be noticed) ");
+        noticed = !check_case(c, &bytes);
+        if (!noticed || c->spoil) {
+            fprintf(stderr, "FAILED: spoiled expectation %d was not noticed\n", how);
+            totals->failed++;
+        }
+        side_fini(&c->src);
+        side_fini(&c->dst);
+    }
+}
+
+static uint64_t number(const char *text)
+{
+    char *end;
+    unsigned long long value = strtoull(text, &end, 10);
+
+    if (*text == 0 || *end) {
+        fprintf(stderr, "property_trtllm: \"%s\" is not a number\n", text);
+        exit(2);
+    }
+    return value;
+}
+
+int main(int argc, char **argv)
+{
+    const char *wanted = getenv("KVF_PROPERTY_CASES");
+    uint64_t first = 1, cases = wanted && *wanted ? number(wanted) : 3000;
+    bool is_native = argc > 1 && strcmp(argv[1], "native") == 0;
+    struct totals totals = {0};
+    struct prop_case *c = calloc(1, sizeof *c);
+
+    if (!c) abort();
+    if (argc < 2 || (!is_native && strcmp(argv[1], "strict") != 0)) {
+        fprintf(stderr, "usage: property_trtllm strict|native [--seed N] [--first N] [CASES]\n");
+        return 2;
+    }
+    for (int i = 2; i < argc; i++) {
+        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
+            first = number(argv[++i]);
+            cases = 1;
+        } else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) {
+            first = number(argv[++i]);
+        } else {
+            cases = number(argv[i]);
+        }
+    }
+    run_spoiled(c, is_native, &totals);
+    for (uint64_t seed = first; seed < first + cases; seed++) run(c, seed, is_native, &totals);
+    printf("%lld cases, %lld with nothing to move, %lld bytes, %lld failed\n", (long long)totals.cases,
+           (long long)totals.idle, (long long)totals.bytes, (long long)totals.failed);
+    free(c);
+    return totals.failed > 0;
+}
