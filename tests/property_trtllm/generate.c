@@ -76,7 +76,8 @@ static void draw_layers(struct prop_case *c)
     while (kv_count < c->part_count && c->parts[kv_count].kind == KV) kv_count++;
     c->layer_count = (size_t)draw_int(&c->draw, 1, MOST_LAYERS);
     for (size_t i = 0; i < c->layer_count; i++) {
-        draw_layer(c, &c->layers[i], kv_count, has_window);
+        do draw_layer(c, &c->layers[i], kv_count, has_window);
+        while (i == 0 && c->is_key_only && c->layers[i].is_state); /* upstream takes none without attention */
         /* numbers are of one cache kind: the same may come again in the other */
         c->layers[i].global = next[c->layers[i].is_state];
         next[c->layers[i].is_state] += draw_int(&c->draw, 1, 3);
@@ -131,7 +132,16 @@ static void draw_side(struct prop_case *c, struct side *side, bool is_source)
     }
 }
 
-/* A block's bytes of one head are whole, and K and V by token need whole bytes per token. */
+static bool has_kind(const struct prop_case *c, enum part_kind kind)
+{
+    bool found = false;
+
+    for (size_t p = 0; p < c->part_count; p++) found |= c->parts[p].kind == kind;
+    return found;
+}
+
+/* A block's bytes of one head are whole; K and V by token need whole bytes per token, and so do unlike blocks. What a
+ * replicated view keeps of a block is not known to be by token: it moves between equal blocks only. */
 static void draw_blocks(struct prop_case *c)
 {
     struct draw *draw = &c->draw;
@@ -141,10 +151,9 @@ static void draw_blocks(struct prop_case *c)
     if (halves && c->src.tokens_per_block == 1) c->src.tokens_per_block = 2;
     c->dst.tokens_per_block = c->src.tokens_per_block;
     c->src.nhd = c->dst.nhd = !halves && draw_one_in(draw, 3);
-    if (!c->is_native) return;
-    c->dst.nhd = !halves && draw_one_in(draw, 2);
-    c->dst.tokens_per_block = PICK(draw, 1, 2, 3, 4, 6, 8);
-    if (halves && c->dst.tokens_per_block % 2) c->dst.tokens_per_block *= 2;
+    if (!c->is_native || halves) return;
+    c->dst.nhd = draw_one_in(draw, 2);
+    if (!has_kind(c, SIDE)) c->dst.tokens_per_block = PICK(draw, 1, 2, 3, 4, 6, 8);
 }
 
 static int64_t block_count(const struct prop_case *c, const struct side *side)
@@ -164,7 +173,7 @@ static void draw_held(struct prop_case *c, struct side *side, int64_t window, in
             side->held[g][i] = !(g == 1 && i < stale) && !is_reused;
         }
     }
-    side->has_state = !draw_one_in(&c->draw, 12);
+    side->has_state = !draw_one_in(&c->draw, 12) && (side->is_source || !c->is_native || c->src.has_state);
 }
 
 static void draw_request(struct prop_case *c)
@@ -183,11 +192,23 @@ static void draw_request(struct prop_case *c)
     c->start = KVF_TRTLLM_NONE;
     if (draw_one_in(draw, 3) && (c->is_native || !is_striped)) c->start = draw_int(draw, 0, c->prompt);
     if (draw_one_in(draw, 3) && !is_striped) {
-        for (int64_t i = draw_int(draw, 1, 2); i > 0 && at < c->prompt; i--)
-            c->cuts[c->cut_count++] = at = draw_int(draw, at, c->prompt);
+        for (int64_t i = draw_int(draw, 1, 2); i > 0; i--)
+            c->cuts[c->cut_count++] = at = draw_int(draw, at, c->prompt - 1);
     }
     c->cuts[c->cut_count++] = c->prompt;
     c->excluded = draw_one_in(draw, 6) ? draw_int(draw, 0, (int64_t)c->part_count - 1) : -1;
+}
+
+/* Upstream's owner of a replicated state is chosen by TP ranks alone, whom a rank is paired with by TP and CP ranks: where
+ * they do not meet, nobody sends it. */
+static void drop_lost_state(struct prop_case *c)
+{
+    size_t kept = c->part_count - 1;
+
+    if (c->is_native || c->dst.cp == 1 || side_tp(&c->src) <= side_tp(&c->dst) || c->parts[kept].kind != STATE_SIDE)
+        return;
+    c->part_count = kept;
+    for (size_t i = 0; i < c->layer_count; i++) c->layers[i].has[kept] = false;
 }
 
 void case_generate(struct prop_case *c, uint64_t seed, bool is_native)
@@ -200,6 +221,7 @@ void case_generate(struct prop_case *c, uint64_t seed, bool is_native)
     draw_layers(c);
     draw_side(c, &c->src, true);
     draw_side(c, &c->dst, false);
+    drop_lost_state(c);
     draw_blocks(c);
     draw_request(c);
 }

@@ -15,6 +15,34 @@ struct totals {
     int64_t cases, idle, bytes, failed;
 };
 
+static void describe_side(const struct side *side)
+{
+    fprintf(stderr, "  %s: tp %lld pp %lld cp %lld%s, %s, %lld tokens per block, stages end at", side->name,
+            (long long)side->tp, (long long)side->pp, (long long)side->cp,
+            side->attention_dp ? ", attention DP" : "", side->nhd ? "NHD" : "HND", (long long)side->tokens_per_block);
+    for (int64_t p = 0; p < side->pp; p++) fprintf(stderr, " %lld", (long long)side->stage_end[p]);
+    fprintf(stderr, "\n");
+}
+
+static void describe(const struct prop_case *c)
+{
+    static const char *const kinds[] = {"kv", "side", "conv", "ssm", "state side"};
+
+    describe_side(&c->src);
+    describe_side(&c->dst);
+    for (size_t p = 0; p < c->part_count; p++) {
+        fprintf(stderr, "  %s: %lld heads, %lld eighths%s, layers", kinds[c->parts[p].kind],
+                (long long)c->parts[p].heads, (long long)c->parts[p].eighths,
+                c->excluded == (int64_t)p ? ", excluded" : "");
+        for (size_t i = 0; i < c->layer_count; i++)
+            if (c->layers[i].has[p])
+                fprintf(stderr, " %lld%s", (long long)c->layers[i].global, c->layers[i].group == 1 ? "w" : "");
+        fprintf(stderr, "\n");
+    }
+    fprintf(stderr, "  prompt %lld, start %lld, %zu chunks\n", (long long)c->prompt,
+            c->start == KVF_TRTLLM_NONE ? -1 : (long long)c->start, c->cut_count);
+}
+
 static void run(struct prop_case *c, uint64_t seed, bool is_native, struct totals *totals)
 {
     int64_t bytes;
@@ -23,6 +51,7 @@ static void run(struct prop_case *c, uint64_t seed, bool is_native, struct total
     if (!check_case(c, &bytes)) {
         fprintf(stderr, "FAILED: property_trtllm %s --seed %llu\n", is_native ? "native" : "strict",
                 (unsigned long long)seed);
+        describe(c);
         totals->failed++;
     }
     totals->cases++;
