@@ -67,10 +67,11 @@ bool kvfi_trt_view_same_roles(const struct kvfi_trt_view *a, const struct kvfi_t
 
 bool kvfi_trt_view_common(const struct kvfi_trt_view *a, const struct kvfi_trt_view *b)
 {
+    const struct kvfi_trt_view *less = a->place_count < b->place_count ? a : b, *more = less == a ? b : a;
     bool common = false;
 
-    for (size_t i = 0; !common && i < a->place_count; i++) {
-        common = kvfi_trt_view_place(b, a->places[i].global_layer) != NULL;
+    for (size_t i = 0; !common && i < less->place_count; i++) {
+        common = kvfi_trt_view_place(more, less->places[i].global_layer) != NULL;
     }
     return common;
 }
