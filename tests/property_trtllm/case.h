@@ -19,9 +19,9 @@ enum {
     MOST_LAYERS = 8,
     MOST_RANKS = 16, /* of one DP group */
     MOST_GROUPS = 3, /* full attention, sliding window, state */
-    MOST_VIEWS = 4,  /* of one group */
+    MOST_VIEWS = 5,  /* of one group */
     MOST_ENTRIES = 3 * MOST_LAYERS,
-    MOST_POOLS = 12, /* of one rank */
+    MOST_POOLS = 15, /* of one rank */
     MOST_BLOCKS = 112,
     MOST_STAGES = 4,
     SECTIONS = 3
@@ -50,7 +50,7 @@ static inline bool draw_one_in(struct draw *draw, int64_t n)
     return draw_int(draw, 1, n) == 1;
 }
 
-enum part_kind { KV, SIDE, CONV, SSM, STATE_SIDE };
+enum part_kind { KV, SIDE, RING, CONV, SSM, STATE_SIDE };
 
 /** What the model keeps of a layer, in numbers of the whole model. */
 struct part {
@@ -59,7 +59,8 @@ struct part {
     size_t role_count;
     int64_t heads;              /* KV; 1 and key-only: every rank has the one latent */
     int64_t buffers;            /* KV: 2, key-only and SIDE: 1 */
-    int64_t eighths;            /* KV, SIDE: of a byte, per token and head */
+    int64_t eighths;            /* KV, SIDE, RING: of a byte, per token and head */
+    int64_t ring[2];            /* RING: positions that a block of the source, of the destination holds */
     int64_t sections[SECTIONS]; /* CONV: bytes */
     int64_t bytes;              /* SSM, STATE_SIDE: of one layer */
     int64_t head_bytes;         /* SSM */
@@ -128,6 +129,7 @@ struct prop_case {
     struct part parts[MOST_PARTS];
     struct layer layers[MOST_LAYERS];
     bool is_key_only;
+    bool has_thirds;                  /* numbers of heads and ranks that threes divide: native only */
     int64_t head_dim, element_eighths;
     struct side src, dst;
     int64_t prompt;
@@ -135,6 +137,9 @@ struct prop_case {
     int64_t cuts[4];                  /* ends of the chunks, the last one the prompt */
     size_t cut_count;
     int64_t excluded;                 /* part that is left out, -1 none */
+    bool has_gaps;                    /* the destination has holes anywhere */
+    int64_t elections[2];             /* rank pairs where the two ways differ, and where they are the same */
+    int64_t mapped[KVF_TRTLLM_MAP_STATE_HEADS + 1]; /* view pairs that were sent, by mapper */
     int spoil;                        /* 0, or what is made wrong in the expectation, to see that it is noticed */
 };
 
@@ -159,5 +164,9 @@ void oracle_fill(const struct prop_case *c, struct side *side);
 
 /** Moves the request and compares. False: something was wrong, said on stderr. `*bytes`: how many were due. */
 bool check_case(struct prop_case *c, int64_t *bytes);
+
+/** Compares upstream's elections with those of whole instances, on the ranks that check_case made. False: said on
+ *  stderr. */
+bool check_elections(struct prop_case *c);
 
 #endif

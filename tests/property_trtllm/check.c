@@ -109,14 +109,25 @@ static void walk(struct into *into, const kvf_trtllm_write *write)
     if (!into->c->is_native) compare_list(into, write);
 }
 
+static void count_views(struct prop_case *c, const kvf_trtllm_pair *pair)
+{
+    for (size_t i = 0; i < kvf_trtllm_pair_view_count(pair); i++) {
+        struct kvf_trtllm_pair_view view;
+
+        if (kvf_trtllm_pair_view(pair, i, &view) != KVF_OK) abort();
+        if (view.elected) c->mapped[view.mapper]++;
+    }
+}
+
 /* Every chunk of the request, from one source rank. */
 static void send(struct into *into, const kvf_trtllm_pair *pair)
 {
-    const struct prop_case *c = into->c;
+    struct prop_case *c = into->c;
     struct kvf_trtllm_view_key excluded[MOST_GROUPS];
     struct kvf_trtllm_request request;
     int64_t begin = 0;
 
+    count_views(c, pair);
     kvf_trtllm_request_init(&request, sizeof request);
     request.prompt_tokens = c->prompt;
     request.src = into->src->blocks;

@@ -13,6 +13,7 @@
 
 struct totals {
     int64_t cases, idle, bytes, failed;
+    int64_t mapped[KVF_TRTLLM_MAP_STATE_HEADS + 1], elections[2];
 };
 
 static void describe_side(const struct side *side)
@@ -26,7 +27,7 @@ static void describe_side(const struct side *side)
 
 static void describe(const struct prop_case *c)
 {
-    static const char *const kinds[] = {"kv", "side", "conv", "ssm", "state side"};
+    static const char *const kinds[] = {"kv", "side", "ring", "conv", "ssm", "state side"};
 
     describe_side(&c->src);
     describe_side(&c->dst);
@@ -48,7 +49,7 @@ static void run(struct prop_case *c, uint64_t seed, bool is_native, struct total
     int64_t bytes;
 
     case_generate(c, seed, is_native);
-    if (!check_case(c, &bytes)) {
+    if (!check_case(c, &bytes) || !check_elections(c)) {
         fprintf(stderr, "FAILED: property_trtllm %s --seed %llu\n", is_native ? "native" : "strict",
                 (unsigned long long)seed);
         describe(c);
@@ -57,6 +58,8 @@ static void run(struct prop_case *c, uint64_t seed, bool is_native, struct total
     totals->cases++;
     totals->idle += bytes == 0;
     totals->bytes += bytes;
+    for (int i = 0; i <= KVF_TRTLLM_MAP_STATE_HEADS; i++) totals->mapped[i] += c->mapped[i];
+    for (int i = 0; i < 2; i++) totals->elections[i] += c->elections[i];
     side_fini(&c->src);
     side_fini(&c->dst);
 }
@@ -79,6 +82,23 @@ static void run_spoiled(struct prop_case *c, bool is_native, struct totals *tota
         side_fini(&c->src);
         side_fini(&c->dst);
     }
+}
+
+/* Enough cases have something of everything. */
+static void report(struct totals *totals)
+{
+    printf("%lld cases, %lld with nothing to move, %lld bytes, %lld failed; view pairs:", (long long)totals->cases,
+           (long long)totals->idle, (long long)totals->bytes, (long long)totals->failed);
+    for (int i = 1; i <= KVF_TRTLLM_MAP_STATE_HEADS; i++) {
+        printf(" %lld %s", (long long)totals->mapped[i], kvf_trtllm_mapper_text(i));
+        if (totals->cases < 1000 || totals->mapped[i]) continue;
+        printf(" (FAILED: none)");
+        totals->failed++;
+    }
+    if (totals->elections[1])
+        printf("; the same elected for %lld rank pairs, others for %lld", (long long)totals->elections[1],
+               (long long)totals->elections[0]);
+    printf("\n");
 }
 
 static uint64_t number(const char *text)
@@ -118,8 +138,7 @@ int main(int argc, char **argv)
     }
     run_spoiled(c, is_native, &totals);
     for (uint64_t seed = first; seed < first + cases; seed++) run(c, seed, is_native, &totals);
-    printf("%lld cases, %lld with nothing to move, %lld bytes, %lld failed\n", (long long)totals.cases,
-           (long long)totals.idle, (long long)totals.bytes, (long long)totals.failed);
+    report(&totals);
     free(c);
     return totals.failed > 0;
 }

@@ -45,6 +45,12 @@ static bool is_due(const struct prop_case *c, int64_t kind, int64_t token)
            c->dst.held[kind][token / c->dst.tokens_per_block];
 }
 
+static bool is_held_at_end(const struct prop_case *c, int64_t kind)
+{
+    return c->src.held[kind][(c->prompt - 1) / c->src.tokens_per_block] &&
+           c->dst.held[kind][(c->prompt - 1) / c->dst.tokens_per_block];
+}
+
 /* Some of the byte's tokens are due. Bytes are counted from the first token on, `eighths` for each. */
 static uint8_t must_of(const struct at *at, int64_t byte)
 {
@@ -103,17 +109,39 @@ static void fill_state(const struct at *at, int64_t offset, uint64_t layer)
     }
 }
 
-static void fill_block(const struct at *at, int64_t block, int64_t id)
+/* A ring that is as long on both sides is copied as it is, with each block. Else only the last block counts, and in it
+ * the positions before the end of the prompt that both rings still hold. */
+static void fill_ring(const struct at *at, int64_t offset, int64_t block, bool is_last, uint64_t layer)
+{
+    int64_t own = at->part->ring[at->side->is_source ? 0 : 1], other = at->part->ring[at->side->is_source ? 1 : 0];
+    int64_t bytes = at->part->eighths / 8, kept = own < other ? own : other, prompt = at->c->prompt;
+
+    if (own == other) {
+        int64_t token = (block * at->side->cp + at->rank->cp) * at->side->tokens_per_block;
+
+        for (int64_t i = 0; i < own * bytes; i++)
+            put(at, offset + i, tag_of(at->placed->part, layer, 1, (uint64_t)token, (uint64_t)i),
+                is_due(at->c, at->kind, token) ? 1 : 2);
+        return;
+    }
+    for (int64_t position = prompt > own ? prompt - own : 0; is_last && position < prompt; position++) {
+        bool is_due_here = position >= prompt - kept && is_held_at_end(at->c, at->kind);
+
+        for (int64_t i = 0; i < bytes; i++)
+            put(at, offset + position % own * bytes + i,
+                tag_of(at->placed->part, layer, 0, 0, (uint64_t)(position * bytes + i)), is_due_here ? 1 : 0);
+    }
+}
+
+static void fill_block(const struct at *at, int64_t block, bool is_last, int64_t id)
 {
     for (size_t i = 0; i < at->placed->layer_count; i++) {
         uint64_t layer = (uint64_t)at->c->layers[at->placed->layers[i]].global;
         int64_t offset = id * at->pool->stride + at->placed->offsets[i];
 
-        if (at->part->kind >= CONV) {
-            fill_state(at, offset, layer);
-            continue;
-        }
-        for (int64_t b = 0; b < at->part->buffers; b++)
+        if (at->part->kind >= CONV) fill_state(at, offset, layer);
+        if (at->part->kind == RING) fill_ring(at, offset, block, is_last, layer);
+        for (int64_t b = 0; at->part->kind < RING && b < at->part->buffers; b++)
             fill_buffer(at, offset + b * (at->placed->layer_bytes / at->part->buffers), block, layer, b);
     }
 }
@@ -131,7 +159,7 @@ void oracle_fill(const struct prop_case *c, struct side *side)
 
                 if (!side->is_source && c->excluded == (int64_t)placed->part) continue;
                 for (size_t i = 0; i < rank->blocks[g].count; i++)
-                    if (rank->ids[g][i] >= 0) fill_block(&at, (int64_t)i, rank->ids[g][i]);
+                    if (rank->ids[g][i] >= 0) fill_block(&at, (int64_t)i, i + 1 == rank->blocks[g].count, rank->ids[g][i]);
             }
         }
     }

@@ -29,6 +29,7 @@ int64_t part_bytes(const struct side *side, const struct part *part)
 
     switch (part->kind) {
     case KV: return part->buffers * side->tokens_per_block * rank_heads(side, part) * part->eighths / 8;
+    case RING: return part->ring[side->is_source ? 0 : 1] * part->eighths / 8;
     case SIDE: return side->tokens_per_block * part->eighths / 8;
     case CONV: return (part->sections[0] + part->sections[1] + part->sections[2]) / state;
     case SSM: return part->bytes / state;
@@ -227,10 +228,11 @@ static void spell_view(struct prop_case *c, const struct side *side, const struc
                                      .bytes_per_layer = KVF_TRTLLM_NONE, .num_kv_heads = KVF_TRTLLM_NONE,
                                      .bytes_per_head = KVF_TRTLLM_NONE, .ring_slot_bytes = KVF_TRTLLM_NONE};
     view->mapper = part->kind == CONV ? KVF_TRTLLM_SECTIONED
-                 : part->kind == SIDE || part->kind == STATE_SIDE ? KVF_TRTLLM_REPLICATED
+                 : part->kind == SIDE || part->kind == RING || part->kind == STATE_SIDE ? KVF_TRTLLM_REPLICATED
                  : part->kind == KV && side->nhd ? KVF_TRTLLM_NHD : KVF_TRTLLM_INDEXED;
     if (part->kind >= CONV || draw_one_in(&c->draw, 2)) view->bytes_per_layer = placed->layer_bytes;
     if (part->kind == KV) view->num_kv_heads = rank_heads(side, part);
+    if (part->kind == RING) view->ring_slot_bytes = part->eighths / 8;
     if (part->kind == SSM) view->bytes_per_head = part->head_bytes;
     for (int i = 0; i < SECTIONS; i++) out->sections[i] = part->kind == CONV ? part->sections[i] / size
                                                                              : out->sections[i];
