@@ -158,8 +158,11 @@ void oracle_fill(const struct prop_case *c, struct side *side)
                                 rank->group_kind[g]};
 
                 if (!side->is_source && c->excluded == (int64_t)placed->part) continue;
-                for (size_t i = 0; i < rank->blocks[g].count; i++)
-                    if (rank->ids[g][i] >= 0) fill_block(&at, (int64_t)i, i + 1 == rank->blocks[g].count, rank->ids[g][i]);
+                for (size_t i = 0; i < rank->blocks[g].count; i++) {
+                    bool is_last = i + 1 == rank->blocks[g].count;
+
+                    if (rank->ids[g][i] >= 0) fill_block(&at, (int64_t)i, is_last, rank->ids[g][i]);
+                }
             }
         }
     }
