@@ -294,8 +294,8 @@ void kvfi_send_session_delivered(struct kvfi_send_session *session, size_t piece
 {
     struct kvfi_send_piece *of = &session->pieces[piece];
     struct kvf_trtllm_event event = {
-        .kind = KVF_TRTLLM_EVENT_PIECE, .direction = KVF_TRTLLM_SEND, .rid = session->rid,
-        .state = kvfi_send_session_state(session), .piece = (int64_t)piece, .tokens = of->token_end, .peers = (int64_t)session->sink_count,
+        .kind = KVF_TRTLLM_EVENT_PIECE, .direction = KVF_TRTLLM_SEND, .rid = session->rid, .piece = (int64_t)piece,
+        .state = kvfi_send_session_state(session), .tokens = of->token_end, .peers = (int64_t)session->sink_count,
         .started_ns = session->started_ns, .ended_ns = kvfi_now_ns()};
 
     of->delivered++;

@@ -585,3 +585,34 @@ void peer_has_blocks(const struct ctx *ctx, const struct peer *peer, int first, 
                              (int)peer->kit.spec.instance_rank, layer, slot, offset, *at, expected);
             }
 }
+
+/* ---- all together ------------------------------------------------------------------------------------------------ */
+
+void stage_init(struct stage *stage, int is_fake)
+{
+    peer_init(&stage->a, "gen", 0, !is_fake);
+    peer_init(&stage->b, "gen", 1, !is_fake);
+    ctx_init(&stage->ctx, is_fake);
+}
+
+void stage_start(struct stage *stage)
+{
+    ctx_open(&stage->ctx);
+    peer_open(&stage->a, &stage->ctx);
+    peer_open(&stage->b, &stage->ctx);
+    peer_register(&stage->a);
+    peer_register(&stage->b);
+}
+
+void stage_open(struct stage *stage, int is_fake)
+{
+    stage_init(stage, is_fake);
+    stage_start(stage);
+}
+
+void stage_close(struct stage *stage)
+{
+    ctx_close(&stage->ctx);
+    peer_close(&stage->a);
+    peer_close(&stage->b);
+}

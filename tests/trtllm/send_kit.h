@@ -142,4 +142,19 @@ void peer_silent(struct peer *peer);
 /** Fails the test unless blocks [first, end) of the prompt are in the peer's slots 0 to 3 and all else is untouched. */
 void peer_has_blocks(const struct ctx *ctx, const struct peer *peer, int first, int end);
 
+/* ---- a context rank and both ranks of a generation instance -------------------------------------------------------- */
+
+struct stage {
+    struct peer a, b;
+    struct ctx ctx;
+};
+
+/** @param is_fake  0: the built-in agent, and memory in other processes */
+void stage_init(struct stage *stage, int is_fake);
+/** Opens what was initialised; both ranks register. */
+void stage_start(struct stage *stage);
+/** Both of these. */
+void stage_open(struct stage *stage, int is_fake);
+void stage_close(struct stage *stage);
+
 #endif

@@ -6,30 +6,6 @@
 
 enum { OK = KVFI_TRTLLM_SUCCESS, FAILED = KVFI_TRTLLM_WRITE_FAILED };
 
-struct stage {
-    struct peer a, b;
-    struct ctx ctx;
-};
-
-static void open_stage(struct stage *stage, int is_fake)
-{
-    peer_init(&stage->a, "gen", 0, !is_fake);
-    peer_init(&stage->b, "gen", 1, !is_fake);
-    ctx_init(&stage->ctx, is_fake);
-    ctx_open(&stage->ctx);
-    peer_open(&stage->a, &stage->ctx);
-    peer_open(&stage->b, &stage->ctx);
-    peer_register(&stage->a);
-    peer_register(&stage->b);
-}
-
-static void close_stage(struct stage *stage)
-{
-    ctx_close(&stage->ctx);
-    peer_close(&stage->a);
-    peer_close(&stage->b);
-}
-
 static void all_there(struct stage *stage, int64_t rid)
 {
     struct kvf_trtllm_event event;
@@ -54,7 +30,7 @@ static void test_requests_before_the_session(void **state)
     struct word word;
 
     (void)state;
-    open_stage(&stage, 0);
+    stage_open(&stage, 0);
     peer_ask(&stage.a, 1);
     peer_ask(&stage.b, 1);
     peer_silent(&stage.a);
@@ -71,7 +47,7 @@ static void test_requests_before_the_session(void **state)
     peer_kv(&stage.b, 1, OK, 1);
     all_there(&stage, 1);
     assert_int_equal(ctx_stats(&stage.ctx).requests_stored, 2);
-    close_stage(&stage);
+    stage_close(&stage);
 }
 
 static void test_requests_after_the_piece(void **state)
@@ -79,7 +55,7 @@ static void test_requests_after_the_piece(void **state)
     struct stage stage;
 
     (void)state;
-    open_stage(&stage, 0);
+    stage_open(&stage, 0);
     ctx_send_open(&stage.ctx, 2);
     assert_int_equal(ctx_piece(&stage.ctx, 2, 0, 8, 1), KVF_OK);
     peer_ask(&stage.a, 2);
@@ -90,7 +66,7 @@ static void test_requests_after_the_piece(void **state)
     peer_kv(&stage.b, 2, OK, 1);
     ctx_event(&stage.ctx, KVF_TRTLLM_EVENT_READY, 2);
     all_there(&stage, 2);
-    close_stage(&stage);
+    stage_close(&stage);
 }
 
 /* One before the session, one between two pieces. */
@@ -100,7 +76,7 @@ static void test_requests_between_pieces(void **state)
     struct kvf_trtllm_event event;
 
     (void)state;
-    open_stage(&stage, 0);
+    stage_open(&stage, 0);
     peer_ask(&stage.a, 3);
     peer_silent(&stage.a);
     ctx_send_open(&stage.ctx, 3);
@@ -117,7 +93,7 @@ static void test_requests_between_pieces(void **state)
     peer_kv(&stage.a, 3, OK, 1);
     peer_kv(&stage.b, 3, OK, 1);
     all_there(&stage, 3);
-    close_stage(&stage);
+    stage_close(&stage);
 }
 
 static void test_pieces_that_wait_go_in_order_and_the_last_may_be_empty(void **state)
@@ -125,7 +101,7 @@ static void test_pieces_that_wait_go_in_order_and_the_last_may_be_empty(void **s
     struct stage stage;
 
     (void)state;
-    open_stage(&stage, 0);
+    stage_open(&stage, 0);
     ctx_send_open(&stage.ctx, 4);
     assert_int_equal(ctx_piece(&stage.ctx, 4, 0, 2, 0), KVF_OK);
     assert_int_equal(ctx_piece(&stage.ctx, 4, 2, 6, 0), KVF_OK);
@@ -138,7 +114,7 @@ static void test_pieces_that_wait_go_in_order_and_the_last_may_be_empty(void **s
     ctx_event(&stage.ctx, KVF_TRTLLM_EVENT_READY, 4);
     for (int i = 0; i < 3; i++) assert_int_equal(ctx_event(&stage.ctx, KVF_TRTLLM_EVENT_PIECE, 4).piece, i);
     all_there(&stage, 4);
-    close_stage(&stage);
+    stage_close(&stage);
 }
 
 static void test_a_request_that_comes_twice_is_served_once(void **state)
@@ -146,7 +122,7 @@ static void test_a_request_that_comes_twice_is_served_once(void **state)
     struct stage stage;
 
     (void)state;
-    open_stage(&stage, 1);
+    stage_open(&stage, 1);
     peer_ask(&stage.a, 5);
     peer_ask(&stage.a, 5);
     peer_silent(&stage.a);
@@ -169,7 +145,7 @@ static void test_a_request_that_comes_twice_is_served_once(void **state)
     all_there(&stage, 5);
     peer_ask(&stage.a, 5); /* after the end: stored, for a session that may come */
     peer_silent(&stage.a);
-    close_stage(&stage);
+    stage_close(&stage);
 }
 
 /* Only one write of a request to one rank is out, so a FAILED never stands beside a write. */
@@ -178,7 +154,7 @@ static void test_one_write_at_a_time_per_request_and_rank(void **state)
     struct stage stage;
 
     (void)state;
-    open_stage(&stage, 1);
+    stage_open(&stage, 1);
     ctx_send_open(&stage.ctx, 6);
     peer_ask(&stage.a, 6);
     peer_ask(&stage.b, 6);
@@ -199,7 +175,7 @@ static void test_one_write_at_a_time_per_request_and_rank(void **state)
     }
     ctx_event(&stage.ctx, KVF_TRTLLM_EVENT_PIECE, 6);
     all_there(&stage, 6);
-    close_stage(&stage);
+    stage_close(&stage);
 }
 
 /* A rank whose writes hang holds up nobody else, and its own requests no more than its share. */
@@ -210,7 +186,7 @@ static void test_a_slow_rank_delays_no_other(void **state)
     int slow = 0;
 
     (void)state;
-    open_stage(&stage, 1);
+    stage_open(&stage, 1);
     for (int64_t rid = 0; rid < REQUESTS; rid++) {
         ctx_send_open(&stage.ctx, rid);
         assert_int_equal(ctx_piece(&stage.ctx, rid, 0, 8, 1), KVF_OK);
@@ -235,7 +211,7 @@ static void test_a_slow_rank_delays_no_other(void **state)
     }
     assert_int_equal(fake_count(&stage.ctx.fake), 2 * REQUESTS);
     peer_silent(&stage.a);
-    close_stage(&stage);
+    stage_close(&stage);
 }
 
 /* Attention DP: the ranks of another group ask as well, and nobody answers until their requests are stale. */
@@ -261,7 +237,7 @@ static void test_leftover_requests_expire(void **state)
     assert_int_equal(ctx_stats(&stage.ctx).requests_expired, 2);
     ctx_send_open(&stage.ctx, 7);
     assert_int_equal(ctx_status(&stage.ctx, 7).asked, 0);
-    close_stage(&stage);
+    stage_close(&stage);
 }
 
 /* Each group of a generation instance with attention DP receives from this rank alone: one rank is expected. */
@@ -306,7 +282,7 @@ static void test_one_group_is_expected(void **state)
     assert_int_equal(event.state, KVF_TRTLLM_STATE_ERROR);
     assert_int_equal(event.status, KVF_ERR_PEER_LOST);
     ctx_event(&stage.ctx, KVF_TRTLLM_EVENT_SETTLED, 9);
-    close_stage(&stage);
+    stage_close(&stage);
 }
 
 /* Polling with nothing to do returns at once. */
@@ -315,10 +291,10 @@ static void test_idle_rank(void **state)
     struct stage stage;
 
     (void)state;
-    open_stage(&stage, 1);
+    stage_open(&stage, 1);
     for (int i = 0; i < 1000; i++) ctx_no_event(&stage.ctx);
     assert_int_equal(kvf_trtllm_worker_shutdown(stage.ctx.worker, 0, NULL), KVF_OK);
-    close_stage(&stage);
+    stage_close(&stage);
 }
 
 int main(void)
