@@ -47,6 +47,7 @@ struct kvfi_send_peer {
     bool accepted;         /* registered, and its agent loaded */
     bool loaded;           /* the agent knows it, perhaps from before it was refused */
     bool connected, complained;
+    bool warned, failing;  /* a request of it was refused; its last write failed: logged once */
     char cause[KVF_ERROR_TEXT_BYTES]; /* why it is not accepted */
     struct kvfi_route route;
     struct kvfi_send_word *words_head, *words_tail;
@@ -157,7 +158,17 @@ struct kvfi_senders {
     struct kvfi_timer age, retry;
     uint64_t last_cookie;
     int64_t unsettled;
+    bool warned_stranger, warned_rank, warned_frames; /* logged once */
 };
+
+/** Level of a line that is worth a look when it comes first. */
+static inline enum kvf_log_level kvfi_send_once(bool *warned)
+{
+    enum kvf_log_level level = *warned ? KVF_LOG_DEBUG : KVF_LOG_WARN;
+
+    *warned = true;
+    return level;
+}
 
 /* ---- send_peers.c --------------------------------------------------------------------------------------------- */
 
@@ -214,7 +225,7 @@ void kvfi_send_pieces_fini(struct kvfi_send_session *session);
 /* ---- send_sink.c ---------------------------------------------------------------------------------------------- */
 
 void kvfi_send_sink_feed(struct kvfi_send_sink *sink, int kind, enum kvf_status status, int64_t value);
-/** Writes the sentence down, then feeds ON_FAIL. */
+/** Writes the sentence down, feeds ON_FAIL, and ends the session with it. */
 void kvfi_send_sink_fail(struct kvfi_send_sink *sink, const struct kvf_error *error);
 /** Begins with a request, which is taken. */
 void kvfi_send_sink_begin(struct kvfi_send_sink *sink, struct kvfi_send_peer *peer, struct kvfi_trtllm_ask *ask);

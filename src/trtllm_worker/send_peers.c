@@ -329,8 +329,10 @@ static void refuse(struct kvfi_senders *senders, const struct kvfi_trtllm_frame 
         peer = kvfi_send_peer_find(senders, from.name, strlen(from.name), from.rank);
     if (from.name[0] != '\0' && from.endpoint[0] != '\0' && peer == NULL)
         peer = make_peer(senders, from.name, from.rank);
-    kvfi_logf(&worker->log, KVF_LOG_WARN, "generation rank %s is refused: %.400s",
-              peer == NULL ? "(unknown)" : peer->agent, error->text);
+    kvfi_logf(&worker->log, peer == NULL                              ? kvfi_send_once(&senders->warned_rank)
+                            : strcmp(peer->cause, error->text) == 0 ? KVF_LOG_DEBUG
+                                                                     : KVF_LOG_WARN,
+              "generation rank %s is refused: %.400s", peer == NULL ? "(unknown)" : peer->agent, error->text);
     if (peer == NULL)
         return;
     if (peer->accepted) {

@@ -171,6 +171,7 @@ static void placed(struct kvfi_send_sink *sink, struct kvfi_send_write *write)
     bool is_aux = write->is_aux;
 
     say_success(sink, write);
+    sink->peer->failing = false;
     session->bytes += write->bytes;
     session->worker->stats.bytes_sent += write->bytes;
     kvfi_send_write_destroy(session->worker->senders, write);
@@ -188,7 +189,6 @@ static void doubt(struct kvfi_send_sink *sink, const char *text)
     if (sink->life.state == KVFI_SINK_DRAINING)
         kvfi_send_sink_say_doubt(sink); /* it was cancelled before; the machine says no more about it */
     kvfi_send_sink_fail(sink, &error);
-    kvfi_send_sink_end_session(sink);
 }
 
 /* ---- posting ----------------------------------------------------------------------------------------------------- */
@@ -273,7 +273,7 @@ static void log_failure(const struct kvfi_send_write *write, const struct kvf_tr
 {
     const struct kvfi_send_sink *sink = write->sink;
 
-    kvfi_logf(&sink->session->worker->log, KVF_LOG_ERROR, "%s of request %" PRId64 ", piece %zu, to %s at %s, %" PRId64
+    kvfi_logf(&sink->session->worker->log, kvfi_send_once(&sink->peer->failing), "%s of request %" PRId64 ", piece %zu, to %s at %s, %" PRId64
               " bytes, %s: %.200s", write->is_aux ? "auxiliary data" : "cache blocks", sink->session->rid,
               sink->next_piece, sink->peer->agent, sink->peer->endpoint, write->bytes,
               event->kind == KVF_TRTLLM_AGENT_FAILED ? "failed" : "in doubt", event->text);

@@ -65,7 +65,7 @@ static void report_end(struct kvfi_send_session *session)
     if (done)
         session->text[0] = session->peer[0] = '\0';
     else
-        kvfi_logf(&session->worker->log, KVF_LOG_INFO, "send session of request %" PRId64 " ended: %.400s",
+        kvfi_logf(&session->worker->log, KVF_LOG_DEBUG, "send session of request %" PRId64 " ended: %.400s",
                   session->rid, session->text);
     tell(session, &session->ended, KVF_TRTLLM_EVENT_ENDED, session->text);
 }
@@ -159,7 +159,7 @@ static void on_deadline(void *owner, struct kvfi_timer *timer)
              PRId64 " of %zu pieces are delivered; it goes on", session->rid, session->timeout_ns / KVFI_MS,
              session->asked, session->sink_count, session->sink_count == 0 ? " (how many must is not known before the first)" : "",
              session->delivered_pieces, session->piece_count);
-    kvfi_logf(&session->worker->log, KVF_LOG_WARN, "%s", text);
+    kvfi_logf(&session->worker->log, KVF_LOG_INFO, "%s", text);
     tell(session, &session->timed_out, KVF_TRTLLM_EVENT_TIMEOUT, text);
 }
 
@@ -278,8 +278,8 @@ void kvfi_send_session_ask(struct kvfi_send_session *session, struct kvfi_send_p
         goto done;
     }
     if (find_sink(session, peer, &sink, &error) != KVF_OK) {
-        kvfi_logf(&session->worker->log, KVF_LOG_WARN, "request %" PRId64 " of %s is refused: %.300s", session->rid,
-                  peer->agent, error.text);
+        kvfi_logf(&session->worker->log, kvfi_send_once(&peer->warned), "request %" PRId64 " of %s is refused: %.300s",
+                  session->rid, peer->agent, error.text);
         kvfi_send_refuse(senders, peer, ask);
         goto done;
     }

@@ -141,6 +141,7 @@ void kvfi_send_sink_fail(struct kvfi_send_sink *sink, const struct kvf_error *er
         return;
     memcpy(sink->text, error->text, sizeof sink->text);
     kvfi_send_sink_feed(sink, KVFI_SINK_ON_FAIL, (enum kvf_status)error->status, 0);
+    kvfi_send_sink_end_session(sink); /* also when a write of it is still out */
 }
 
 /* ---- beginning and end ------------------------------------------------------------------------------------------- */

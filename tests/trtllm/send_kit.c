@@ -215,8 +215,8 @@ static void place(struct rank_kit *kit, struct memory *memory, int heads)
 
     for (int i = 0; i < KIT_LAYERS; i++)
         kit->pools[0][i].base_address = base + (uint64_t)i * pool_bytes(heads);
-    rank_kit_aux(kit, 1, (int64_t)(base + KIT_LAYERS * pool_bytes(heads)), (int64_t)KIT_AUX_SLOTS * KIT_AUX_BYTES,
-                 (int64_t)KIT_AUX_BYTES);
+    rank_kit_aux(kit, 1, (int64_t)(base + memory->byte_count - KIT_AUX_SLOTS * KIT_AUX_BYTES),
+                 (int64_t)KIT_AUX_SLOTS * KIT_AUX_BYTES, (int64_t)KIT_AUX_BYTES);
 }
 
 static void make_rank(struct rank_kit *kit, struct memory *memory, const char *name, int tp, int heads, int owned)
@@ -226,7 +226,7 @@ static void make_rank(struct rank_kit *kit, struct memory *memory, const char *n
     kit->attention = (struct kvf_trtllm_attention){.kv_heads_per_rank = heads, .tokens_per_block = 2,
                                                    .dims_per_head = 2, .element_eighths = 16};
     rank_kit_pv(kit, KVF_TRTLLM_INDEXED, KIT_LAYERS, heads, heads);
-    memory_open(memory, KIT_LAYERS * pool_bytes(heads) + KIT_AUX_SLOTS * KIT_AUX_BYTES, owned);
+    memory_open(memory, KIT_MEMORY_BYTES, owned);
     place(kit, memory, heads);
 }
 
@@ -249,14 +249,17 @@ void ctx_open(struct ctx *ctx)
 {
     kvf_trtllm_rank *rank = rank_kit_make(&ctx->kit);
     struct kvf_error error = {0};
-    const char *senders[1];
+    const char *senders[8];
+    size_t sender_count = (size_t)ctx->kit.spec.tp_size;
 
     ctx->options.rank = rank;
     if (kvf_trtllm_worker_open(&ctx->options, &ctx->worker, &error) != KVF_OK) fail_msg("%s", error.text);
     ctx->ends.struct_size = sizeof ctx->ends;
     assert_int_equal(kvf_trtllm_worker_endpoints(ctx->worker, &ctx->ends, &error), KVF_OK);
-    senders[0] = ctx->ends.sender;
-    if (kvf_trtllm_worker_complete(ctx->worker, NULL, 0, senders, 1, &error) != KVF_OK) fail_msg("%s", error.text);
+    for (size_t i = 0; i < sender_count; i++)
+        senders[i] = (int64_t)i == ctx->kit.spec.instance_rank ? ctx->ends.sender : "tcp://127.0.0.1:1";
+    if (kvf_trtllm_worker_complete(ctx->worker, NULL, 0, senders, sender_count, &error) != KVF_OK)
+        fail_msg("%s", error.text);
     kvf_trtllm_rank_release(rank);
 }
 

@@ -17,7 +17,8 @@
 #include "kvferry/trtllm_worker.h"
 #include "trtllm/message.h"
 
-enum { KIT_LAYERS = 2, KIT_SLOTS = 8, KIT_AUX_SLOTS = 4, KIT_AUX_BYTES = 8, KIT_WORDS = 256 };
+enum { KIT_LAYERS = 2, KIT_SLOTS = 8, KIT_AUX_SLOTS = 4, KIT_AUX_BYTES = 8, KIT_WORDS = 256,
+       KIT_MEMORY_BYTES = 8192 /* pools from the start on, the auxiliary slots at the end */ };
 
 /* ---- memory ---------------------------------------------------------------------------------------------------- */
 
