@@ -111,7 +111,8 @@ void kvfi_senders_handle(kvf_trtllm_worker *worker, const struct kvfi_route *fro
         return;
     }
     worker->stats.malformed++;
-    kvfi_logf(&worker->log, kvfi_send_once(&worker->senders->warned_frames), "message at the sender endpoint: %.400s", error.text);
+    kvfi_logf(&worker->log, kvfi_send_once(&worker->senders->warned_frames), "message at the sender endpoint: %.400s",
+              error.text);
 }
 
 void kvfi_senders_on_agent(kvf_trtllm_worker *worker, const struct kvf_trtllm_agent_event *event)

@@ -273,9 +273,9 @@ static void log_failure(const struct kvfi_send_write *write, const struct kvf_tr
 {
     const struct kvfi_send_sink *sink = write->sink;
 
-    kvfi_logf(&sink->session->worker->log, kvfi_send_once(&sink->peer->failing), "%s of request %" PRId64 ", piece %zu, to %s at %s, %" PRId64
-              " bytes, %s: %.200s", write->is_aux ? "auxiliary data" : "cache blocks", sink->session->rid,
-              sink->next_piece, sink->peer->agent, sink->peer->endpoint, write->bytes,
+    kvfi_logf(&sink->session->worker->log, kvfi_send_once(&sink->peer->failing), "%s of request %" PRId64
+              ", piece %zu, to %s at %s, %" PRId64 " bytes, %s: %.200s", write->is_aux ? "auxiliary data" : "blocks",
+              sink->session->rid, sink->next_piece - 1, sink->peer->agent, sink->peer->endpoint, write->bytes,
               event->kind == KVF_TRTLLM_AGENT_FAILED ? "failed" : "in doubt", event->text);
 }
 

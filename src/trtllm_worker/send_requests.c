@@ -106,8 +106,8 @@ static void store(struct kvfi_senders *senders, struct kvfi_send_peer *peer, str
         bytes <= KVFI_SEND_STORED_BYTES - senders->stored_bytes)
         request = calloc(1, sizeof *request);
     if (request == NULL) {
-        kvfi_logf(&worker->log, kvfi_send_once(&peer->warned), "request %" PRId64 " of %s is refused: %zu requests wait "
-                  "for their sessions already", ask->rid, peer->agent, senders->requests.count);
+        kvfi_logf(&worker->log, kvfi_send_once(&peer->warned), "request %" PRId64 " of %s is refused: %zu requests "
+                  "wait for their sessions already", ask->rid, peer->agent, senders->requests.count);
         kvfi_send_refuse(senders, peer, ask);
         goto done;
     }
@@ -252,7 +252,8 @@ void kvfi_send_on_request(struct kvfi_senders *senders, const struct kvfi_route 
         return;
     }
     kvfi_logf(&senders->worker->log, kvfi_send_once(peer == NULL ? &senders->warned_stranger : &peer->warned),
-              "request %" PRId64 " of rank %" PRId64 " of instance \"%.100s\" is refused: %.250s", ask.rid, ask.instance_rank, ask.instance_name,
+              "request %" PRId64 " of rank %" PRId64 " of instance \"%.100s\" is refused: %.250s", ask.rid,
+              ask.instance_rank, ask.instance_name,
               peer == NULL ? "it is not registered here" : peer->cause);
     if (peer != NULL)
         kvfi_send_refuse(senders, peer, &ask);

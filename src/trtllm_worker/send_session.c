@@ -157,7 +157,8 @@ static void on_deadline(void *owner, struct kvfi_timer *timer)
     (void)owner;
     snprintf(text, sizeof text, "request %" PRId64 " is not sent after %" PRId64 " ms: %zu of %zu ranks asked%s, %"
              PRId64 " of %zu pieces are delivered; it goes on", session->rid, session->timeout_ns / KVFI_MS,
-             session->asked, session->sink_count, session->sink_count == 0 ? " (how many must is not known before the first)" : "",
+             session->asked, session->sink_count,
+             session->sink_count == 0 ? " (how many must is not known before the first)" : "",
              session->delivered_pieces, session->piece_count);
     kvfi_logf(&session->worker->log, KVF_LOG_INFO, "%s", text);
     tell(session, &session->timed_out, KVF_TRTLLM_EVENT_TIMEOUT, text);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cancels from either side, at any time; what is in doubt; when memory may be reused. The agent does what it is told. */
+/* Cancels from either side, at any time; what is in doubt; when memory may be reused. The agent does as it is told. */
 #include "send_kit.h"
 
 #include <string.h>

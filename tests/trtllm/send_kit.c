@@ -56,7 +56,7 @@ static enum kvf_status fake_describe(void *context, void *buffer, size_t capacit
     (void)context;
     (void)error;
     *byte_count = 4;
-    memcpy(buffer, "fake", capacity < 4 ? capacity : 4);
+    if (capacity > 0) memcpy(buffer, "fake", capacity < 4 ? capacity : 4);
     return KVF_OK;
 }
 

@@ -143,7 +143,7 @@ void peer_silent(struct peer *peer);
 /** Fails the test unless blocks [first, end) of the prompt are in the peer's slots 0 to 3 and all else is untouched. */
 void peer_has_blocks(const struct ctx *ctx, const struct peer *peer, int first, int end);
 
-/* ---- a context rank and both ranks of a generation instance -------------------------------------------------------- */
+/* ---- a context rank and both ranks of a generation instance ------------------------------------------------------ */
 
 struct stage {
     struct peer a, b;

@@ -149,7 +149,8 @@ static void test_auxiliary_data_follows_the_last_piece(void **state)
     peer_ask_aux(&stage.a, 1, 0);
     peer_ask_aux(&stage.b, 1, 3);
     ctx_event(&stage.ctx, KVF_TRTLLM_EVENT_READY, 1);
-    assert_int_equal(kvf_trtllm_worker_send_aux(stage.ctx.worker, 1, 2, NULL), KVF_ERR_INVALID_ARGUMENT); /* too early */
+    /* too early */
+    assert_int_equal(kvf_trtllm_worker_send_aux(stage.ctx.worker, 1, 2, NULL), KVF_ERR_INVALID_ARGUMENT);
     assert_int_equal(ctx_piece(&stage.ctx, 1, 0, 8, 1), KVF_OK);
     peer_kv(&stage.a, 1, OK, 1);
     peer_kv(&stage.b, 1, OK, 1);
