@@ -384,8 +384,8 @@ KVF_API enum kvf_status kvf_trtllm_worker_shutdown(kvf_trtllm_worker *worker, in
                                                    struct kvf_error *error);
 
 /** Stops the thread, closes every socket, frees. After it returns this side touches no memory; what peers still write
- *  into memory that was not settled is theirs: unmap or reuse such memory only when this process ends. NULL is fine.
- *  Blocks for at most about a second. */
+ *  into memory that was not settled is theirs: unmap or reuse such memory only when this process ends. An agent of the
+ *  caller's must have no write out by then. NULL is fine. Blocks for at most about a second. */
 KVF_API void kvf_trtllm_worker_close(kvf_trtllm_worker *worker);
 
 #ifdef __cplusplus
