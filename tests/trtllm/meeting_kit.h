@@ -48,7 +48,8 @@ void meeting_fill(struct meeting_side *side, int64_t rid, int64_t ordinal, int64
 void meeting_check(struct meeting_side *side, int64_t rid, int64_t ordinal, int64_t id);
 
 /** Sends blocks [begin, end) of a prompt of `blocks` blocks from ids `ids` on ranks [first, first + count). */
-void meeting_send_open(struct meeting_side *side, size_t first, size_t count, int64_t rid, int64_t blocks, int schedule);
+void meeting_send_open(struct meeting_side *side, size_t first, size_t count, int64_t rid, int64_t blocks,
+                       int schedule);
 void meeting_send(struct meeting_side *side, size_t first, size_t count, int64_t rid, const int64_t *ids,
                   int64_t blocks, int64_t begin, int64_t end, int is_last);
 /** Receives into ids on all ranks. `dp_rank` KVF_TRTLLM_NONE asks all groups. */

@@ -144,7 +144,7 @@ static void test_prefix_is_not_written(void **unused)
     end(&meeting);
 }
 
-/* ---- generation-first, one of several DP groups runs the prefill -------------------------------------------------- */
+/* ---- generation-first, one of several DP groups runs the prefill ---------------------------------------------- */
 
 static void test_generation_first_broadcast(void **unused)
 {
