@@ -13,19 +13,14 @@ struct kvfi_trt_budget kvfi_trt_budget_full(void)
                                     .roles = KVF_TRTLLM_MAX_ENTRIES, .sections = KVF_TRTLLM_MAX_ENTRIES};
 }
 
-enum kvf_status kvfi_trt_budget_take(size_t *left, size_t count, const char *what, struct kvf_error *error)
-{
-    if (count > *left)
-        return kvfi_fail(error, KVF_ERR_LIMIT, "rank info: %zu more %s, only %zu more are allowed", count, what, *left);
-    *left -= count;
-    return KVF_OK;
-}
-
 static enum kvf_status take(size_t *left, size_t count, const void *array, const char *what, struct kvf_error *error)
 {
     if (count && !array)
         return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "rank info: %zu %s but no array of them", count, what);
-    return kvfi_trt_budget_take(left, count, what, error);
+    if (count > *left)
+        return kvfi_fail(error, KVF_ERR_LIMIT, "rank info: %zu more %s, only %zu more are allowed", count, what, *left);
+    *left -= count;
+    return KVF_OK;
 }
 
 static enum kvf_status count_alone(size_t limit, size_t count, const void *array, const char *what,

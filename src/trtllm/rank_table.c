@@ -11,6 +11,7 @@
 /** Where a check is: for its sentence. */
 struct at {
     const struct kvf_trtllm_rank *rank;
+    struct kvfi_trt_layers layers;
     const struct kvf_trtllm_group *group;
     const struct kvf_trtllm_view *view;
     size_t group_index, view_index;
@@ -113,7 +114,7 @@ static enum kvf_status check_entries(const struct at *at)
     for (size_t i = 0; i < at->view->entry_count; i++) {
         const struct kvf_trtllm_entry *entry = &at->view->entries[i];
 
-        if (!kvfi_trt_find_local(at->rank, at->group_index, entry->local_layer))
+        if (!kvfi_trt_layers_have(&at->layers, at->group_index, entry->local_layer))
             return fail_view(at, KVF_ERR_LAYOUT, "an entry is of a layer that its group does not list: local layer",
                              entry->local_layer);
         if (entry->offset_bytes < 0)
@@ -191,6 +192,7 @@ enum kvf_status kvfi_trt_table_check(const struct kvf_trtllm_rank *rank, struct 
                            table->tokens_per_block);
         goto done;
     }
+    status = kvfi_trt_layers_init(&at.layers, table, error);
     for (size_t g = 0; g < table->pool_group_count && status == KVF_OK; g++) {
         for (size_t p = 0; p < table->pool_groups[g].pool_count && status == KVF_OK; p++)
             status = check_pool(g, p, &table->pool_groups[g].pools[p], error);
@@ -204,5 +206,6 @@ enum kvf_status kvfi_trt_table_check(const struct kvf_trtllm_rank *rank, struct 
         }
     }
 done:
+    kvfi_trt_layers_fini(&at.layers);
     return status;
 }
