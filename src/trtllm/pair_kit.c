@@ -18,6 +18,23 @@ void pair_kit_init(struct pair_kit *kit)
     rank_kit_init(&kit->peer, "peer");
 }
 
+void pair_kit_view(struct rank_kit *kit, int64_t kind, int64_t heads, int64_t tokens, int64_t layer_bytes,
+                     int64_t buffers, const int64_t *offsets)
+{
+    size_t group = rank_kit_group(kit, KVF_TRTLLM_PAGED, 0), view = rank_kit_view(kit, group, kind, 0);
+
+    kit->attention.kv_heads_per_rank = heads;
+    kit->attention.tokens_per_block = tokens;
+    kit->table.tokens_per_block = tokens;
+    kit->views[group][view].num_kv_heads = kind == KVF_TRTLLM_REPLICATED ? KVF_TRTLLM_NONE : heads;
+    rank_kit_pool(kit, 0, 0, 4096, 8);
+    for (int64_t i = 0; offsets[i] >= 0; i++) {
+        rank_kit_layer(kit, group, i, i);
+        for (int64_t k = 0; k < buffers; k++)
+            rank_kit_entry(kit, group, view, i, offsets[i] + k * (layer_bytes / buffers), layer_bytes / buffers);
+    }
+}
+
 static void make_ranks(struct pair_kit *kit)
 {
     kit->ranks[0] = rank_kit_make(&kit->self);

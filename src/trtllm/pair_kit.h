@@ -18,6 +18,9 @@
 #define KIT_BLOCKS(...) \
     ((struct kvf_trtllm_blocks){(const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / 8})
 
+/** Offsets of layers for pair_kit_view. */
+#define KIT_OFFSETS(...) ((const int64_t[]){__VA_ARGS__, -1})
+
 enum { PAIR_KIT_TEXT = 1 << 16 };
 
 struct pair_kit {
@@ -30,6 +33,11 @@ struct pair_kit {
 };
 
 void pair_kit_init(struct pair_kit *kit);
+
+/** Adds a paged group of one view to a rank, with 8 slots of 4096 bytes: layer i has `buffers` equal buffers from
+ *  offsets[i] on (the list ends with -1). */
+void pair_kit_view(struct rank_kit *kit, int64_t kind, int64_t heads, int64_t tokens, int64_t layer_bytes,
+                   int64_t buffers, const int64_t *offsets);
 
 /** Makes ranks and pair; empty block lists. The test fails when one is refused. */
 void pair_kit_make(struct pair_kit *kit, bool strict);

@@ -202,26 +202,6 @@ static void test_dispatches_nhd_mapper(void **state)
     pair_kit_fini(&kit);
 }
 
-/** Adds one paged view: each layer of `buffers` equal buffers at its offset (the list ends with -1). */
-static void one_view(struct rank_kit *kit, int64_t kind, int64_t heads, int64_t tokens, int64_t layer_bytes,
-                     int64_t buffers, const int64_t *offsets)
-{
-    size_t group = rank_kit_group(kit, KVF_TRTLLM_PAGED, 0), view = rank_kit_view(kit, group, kind, 0);
-
-    kit->attention.kv_heads_per_rank = heads;
-    kit->attention.tokens_per_block = tokens;
-    kit->table.tokens_per_block = tokens;
-    kit->views[group][view].num_kv_heads = kind == KVF_TRTLLM_REPLICATED ? KVF_TRTLLM_NONE : heads;
-    rank_kit_pool(kit, 0, 0, 4096, 8);
-    for (int64_t i = 0; offsets[i] >= 0; i++) {
-        rank_kit_layer(kit, group, i, i);
-        for (int64_t k = 0; k < buffers; k++)
-            rank_kit_entry(kit, group, view, i, offsets[i] + k * (layer_bytes / buffers), layer_bytes / buffers);
-    }
-}
-
-#define OFFSETS(...) ((const int64_t[]){__VA_ARGS__, -1})
-
 static void test_nhd_head_mismatch_mapper_slices_each_token(void **state)
 {
     struct pair_kit kit;
@@ -230,8 +210,8 @@ static void test_nhd_head_mismatch_mapper_slices_each_token(void **state)
     pair_kit_init(&kit);
     kit.self.spec.dp_size = 2;
     kit.self.attention.enable_attention_dp = 1;
-    one_view(&kit.self, KVF_TRTLLM_NHD, 2, 2, 32, 2, OFFSETS(0));
-    one_view(&kit.peer, KVF_TRTLLM_NHD, 1, 2, 16, 2, OFFSETS(0));
+    pair_kit_view(&kit.self, KVF_TRTLLM_NHD, 2, 2, 32, 2, KIT_OFFSETS(0));
+    pair_kit_view(&kit.peer, KVF_TRTLLM_NHD, 1, 2, 16, 2, KIT_OFFSETS(0));
     bases(&kit, 1000, 2000);
     expect_block(&kit, 0, KVF_TRTLLM_MAP_NHD, "1000>2000+4 1008>2004+4 1016>2008+4 1024>2012+4");
 }
@@ -244,8 +224,8 @@ static void test_nhd_head_mismatch_mapper_uses_scale_pool_geometry(void **state)
     pair_kit_init(&kit);
     grid(&kit.peer, 1, 0, 1);
     kit.self.attention.element_eighths = kit.peer.attention.element_eighths = 4;
-    one_view(&kit.self, KVF_TRTLLM_NHD, 2, 2, 8, 2, OFFSETS(0));
-    one_view(&kit.peer, KVF_TRTLLM_NHD, 1, 2, 4, 2, OFFSETS(0));
+    pair_kit_view(&kit.self, KVF_TRTLLM_NHD, 2, 2, 8, 2, KIT_OFFSETS(0));
+    pair_kit_view(&kit.peer, KVF_TRTLLM_NHD, 1, 2, 4, 2, KIT_OFFSETS(0));
     bases(&kit, 1000, 2000);
     expect_block(&kit, 0, KVF_TRTLLM_MAP_NHD, "1000>2000+1 1002>2001+1 1004>2002+1 1006>2003+1");
 }
@@ -259,8 +239,8 @@ static void test_indexed_head_mismatch_subbyte_geometry_is_entries_derived(void 
     grid(&kit.self, 1, 0, 2);
     grid(&kit.peer, 2, 1, 1);
     kit.self.attention.element_eighths = kit.peer.attention.element_eighths = 4;
-    one_view(&kit.self, KVF_TRTLLM_INDEXED, 2, 16, 256, 2, OFFSETS(0, 256));
-    one_view(&kit.peer, KVF_TRTLLM_INDEXED, 1, 16, 128, 2, OFFSETS(0, 128));
+    pair_kit_view(&kit.self, KVF_TRTLLM_INDEXED, 2, 16, 256, 2, KIT_OFFSETS(0, 256));
+    pair_kit_view(&kit.peer, KVF_TRTLLM_INDEXED, 1, 16, 128, 2, KIT_OFFSETS(0, 128));
     bases(&kit, 1000, 2000);
     expect_block(&kit, 0, KVF_TRTLLM_MAP_HND, "1064>2000+64 1192>2064+64 1320>2128+64 1448>2192+64");
 }
@@ -289,8 +269,8 @@ static void test_replicated_mapper_selects_partial_layer_range(void **state)
 
     (void)state;
     pair_kit_init(&kit);
-    one_view(&kit.self, KVF_TRTLLM_REPLICATED, 2, 16, 128, 1, OFFSETS(0, 128));
-    one_view(&kit.peer, KVF_TRTLLM_REPLICATED, 2, 16, 128, 1, OFFSETS(128, 256));
+    pair_kit_view(&kit.self, KVF_TRTLLM_REPLICATED, 2, 16, 128, 1, KIT_OFFSETS(0, 128));
+    pair_kit_view(&kit.peer, KVF_TRTLLM_REPLICATED, 2, 16, 128, 1, KIT_OFFSETS(128, 256));
     bases(&kit, 1000, 2000);
     expect_block(&kit, 0, KVF_TRTLLM_MAP_REPLICATED, "1000>2128+256");
 }
@@ -301,8 +281,8 @@ static void test_intact_mapper_splits_non_contiguous_runs(void **state)
 
     (void)state;
     pair_kit_init(&kit);
-    one_view(&kit.self, KVF_TRTLLM_INDEXED, 2, 16, 128, 1, OFFSETS(0, 192, 320));
-    one_view(&kit.peer, KVF_TRTLLM_INDEXED, 2, 16, 128, 1, OFFSETS(0, 128, 256));
+    pair_kit_view(&kit.self, KVF_TRTLLM_INDEXED, 2, 16, 128, 1, KIT_OFFSETS(0, 192, 320));
+    pair_kit_view(&kit.peer, KVF_TRTLLM_INDEXED, 2, 16, 128, 1, KIT_OFFSETS(0, 128, 256));
     bases(&kit, 1000, 2000);
     expect_block(&kit, 0, KVF_TRTLLM_MAP_INTACT, "1000>2000+128 1192>2128+256");
 }
@@ -345,8 +325,8 @@ static void test_ring_views_move_positions_only_when_ring_sizes_differ(void **st
 static void make_rings(struct pair_kit *kit)
 {
     pair_kit_init(kit);
-    one_view(&kit->self, KVF_TRTLLM_REPLICATED, 1, 4, 32, 1, OFFSETS(0, 100));
-    one_view(&kit->peer, KVF_TRTLLM_REPLICATED, 1, 4, 42, 1, OFFSETS(0, 200));
+    pair_kit_view(&kit->self, KVF_TRTLLM_REPLICATED, 1, 4, 32, 1, KIT_OFFSETS(0, 100));
+    pair_kit_view(&kit->peer, KVF_TRTLLM_REPLICATED, 1, 4, 42, 1, KIT_OFFSETS(0, 200));
     kit->self.views[0][0].ring_slot_bytes = kit->peer.views[0][0].ring_slot_bytes = 2;
     bases(kit, 1000, 5000);
     pair_kit_make(kit, true);
