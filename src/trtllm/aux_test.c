@@ -33,7 +33,7 @@ static void expect(const kvf_trtllm_rank *self, const kvf_trtllm_rank *peer, int
     assert_memory_equal(found, fragments, expected * sizeof *found);
 }
 
-static void test_caches_and_invalidates_aux_transfer_layout(void **state)
+static void test_peer_registrar_caches_and_invalidates_aux_transfer_layout(void **state)
 {
     static const int64_t own[][3] = {{0x1000, 1024, 4}, {0, 0, 0}, {0x3000, 128, 8}, {0x4000, 128, 8}};
     static const int64_t other[][3] = {{0x5000, 1024, 4}, {0, 0, 0}, {0x7000, 128, 8}, {0x8000, 128, 8}};
@@ -161,7 +161,7 @@ static void test_capacity(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_caches_and_invalidates_aux_transfer_layout),
+        cmocka_unit_test(test_peer_registrar_caches_and_invalidates_aux_transfer_layout),
         cmocka_unit_test(test_peer_registration_allows_asymmetric_aux_layout_for_context_first),
         cmocka_unit_test(test_draft_on_one_side),
         cmocka_unit_test(test_refusals),

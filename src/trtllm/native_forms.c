@@ -144,7 +144,8 @@ static enum kvf_status make_form(const struct meeting *at, struct kvfi_trt_form 
     }
     if (status != KVF_OK) goto done;
     if (kinds[0] != kinds[1] && (form->is_state || !either))
-        status = kvfi_fail(at->error, KVF_ERR_INCOMPATIBLE, "view %s: its kind is %s at the source, %s at the destination",
+        status = kvfi_fail(at->error, KVF_ERR_INCOMPATIBLE,
+                           "view %s: its kind is %s at the source, %s at the destination",
                            kvfi_trt_view_role_text(at->views[1], roles, sizeof roles), kvfi_trt_kind_text(kinds[0]),
                            kvfi_trt_kind_text(kinds[1]));
     else if (kinds[0] == KVF_TRTLLM_REPLICATED) status = form_replicated(at, form);

@@ -155,8 +155,9 @@ static enum kvf_status add_sections(const struct held *at)
         offset += bytes;
     }
     if (status == KVF_OK && offset > at->view->layer_bytes)
-        status = kvfi_fail(at->error, KVF_ERR_INCOMPATIBLE, "%s: group %" PRId64 " view %" PRId64 ": sections of %" PRId64
-                           " bytes in a region of %" PRId64, at->side->name, at->view->key.group, at->view->key.view,
+        status = kvfi_fail(at->error, KVF_ERR_INCOMPATIBLE, "%s: group %" PRId64 " view %" PRId64 ": sections of %"
+                           PRId64 " bytes in a region of %" PRId64, at->side->name, at->view->key.group,
+                           at->view->key.view,
                            offset, at->view->layer_bytes);
     return status;
 }
@@ -273,7 +274,8 @@ enum kvf_status kvfi_trt_native_side(const struct kvfi_trt_native *native, int s
 
     status = kvfi_trt_side_init(out, name, at.rank->page_table, error);
     if (status == KVF_OK)
-        status = kvfi_trt_side_groups(out, at.rank->page_table->tokens_per_block, at.rank->cp_size, own->cp_rank, error);
+        status = kvfi_trt_side_groups(out, at.rank->page_table->tokens_per_block, at.rank->cp_size, own->cp_rank,
+                                      error);
     if (status == KVF_OK) status = add_ring_groups(native, own->rank, out, error);
     for (size_t i = 0; i < native->form_count; i++)
         if (native->forms[i].layer_count > most) most = native->forms[i].layer_count;

@@ -3,7 +3,7 @@
  * receiver wants, once, and it is the right one; strict pairs, native ones from whole instances, and native ones from
  * two rank infos. Usage: trtllm_pair_random_test [CASES [SEED]] */
 #include "trtllm/pair.h"
-#include "trtllm/pair_world.h"
+#include "trtllm/pair_world_kit.h"
 #include "trtllm/rank_kit.h"
 
 #include <stdio.h>

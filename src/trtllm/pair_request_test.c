@@ -107,7 +107,8 @@ static void test_requests_that_are_none(void **state)
     pair_kit_make(&kit, true);
     request = &kit.request;
     request->src_count = 0;
-    assert_string_equal(pair_kit_moves(&kit), "0 block lists of the source, expected one for each of its 1 layer groups");
+    assert_string_equal(pair_kit_moves(&kit),
+                        "0 block lists of the source, expected one for each of its 1 layer groups");
     request->src_count = 1;
     request->dst_count = 2;
     assert_string_equal(pair_kit_moves(&kit),

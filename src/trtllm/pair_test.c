@@ -89,7 +89,7 @@ static void test_per_view_heads_select_correct_transfer_bytes_with_larger_gen_tp
     }
 }
 
-static void test_get_kv_map_identity(void **state)
+static void test_peer_registrar_get_kv_map_identity(void **state)
 {
     struct pair_kit kit;
 
@@ -101,7 +101,7 @@ static void test_get_kv_map_identity(void **state)
     expect_block(&kit, 0, KVF_TRTLLM_MAP_INTACT, "1000>2000+1024");
 }
 
-static void test_get_kv_map_head_match(void **state)
+static void test_peer_registrar_get_kv_map_head_match(void **state)
 {
     struct pair_kit kit;
 
@@ -126,7 +126,7 @@ static void head_mismatch(struct pair_kit *kit, int64_t kind)
     bases(kit, 0, 0);
 }
 
-static void test_get_kv_map_head_mismatch(void **state)
+static void test_peer_registrar_get_kv_map_head_mismatch(void **state)
 {
     struct pair_kit kit;
 
@@ -135,7 +135,7 @@ static void test_get_kv_map_head_mismatch(void **state)
     expect_block(&kit, 0, KVF_TRTLLM_MAP_HND, "0>0+256 256>512+256 512>1024+256 768>1536+256");
 }
 
-static void test_get_kv_map_uses_physical_offset_order(void **state)
+static void test_peer_registrar_get_kv_map_uses_physical_offset_order(void **state)
 {
     struct pair_kit kit;
 
@@ -148,7 +148,7 @@ static void test_get_kv_map_uses_physical_offset_order(void **state)
     expect_block(&kit, 0, KVF_TRTLLM_MAP_INTACT, "1512>2000+512");
 }
 
-static void test_get_kv_map_non_contiguous_overlap_splits_fragments(void **state)
+static void test_peer_registrar_get_kv_map_non_contiguous_overlap_splits_fragments(void **state)
 {
     struct pair_kit kit;
 
@@ -160,7 +160,7 @@ static void test_get_kv_map_non_contiguous_overlap_splits_fragments(void **state
     expect_block(&kit, 0, KVF_TRTLLM_MAP_INTACT, "1000>2000+512 2024>2512+512");
 }
 
-static void test_get_kv_map_merges_non_monotonic_contiguous_layout(void **state)
+static void test_peer_registrar_get_kv_map_merges_non_monotonic_contiguous_layout(void **state)
 {
     struct pair_kit kit;
 
@@ -172,7 +172,7 @@ static void test_get_kv_map_merges_non_monotonic_contiguous_layout(void **state)
     expect_block(&kit, 0, KVF_TRTLLM_MAP_INTACT, "1000>2000+1024");
 }
 
-static void test_nhd_head_match_uses_intact_mapper(void **state)
+static void test_peer_registrar_nhd_head_match_uses_intact_mapper(void **state)
 {
     struct pair_kit kit;
 
@@ -191,7 +191,7 @@ static void test_nhd_head_match_uses_intact_mapper(void **state)
     pair_kit_fini(&kit);
 }
 
-static void test_dispatches_nhd_mapper(void **state)
+static void test_peer_registrar_dispatches_nhd_mapper(void **state)
 {
     struct pair_kit kit;
 
@@ -387,14 +387,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_per_view_heads_select_correct_transfer_bytes),
         cmocka_unit_test(test_per_view_heads_select_correct_transfer_bytes_with_larger_gen_tp),
-        cmocka_unit_test(test_get_kv_map_identity),
-        cmocka_unit_test(test_get_kv_map_head_match),
-        cmocka_unit_test(test_get_kv_map_head_mismatch),
-        cmocka_unit_test(test_get_kv_map_uses_physical_offset_order),
-        cmocka_unit_test(test_get_kv_map_non_contiguous_overlap_splits_fragments),
-        cmocka_unit_test(test_get_kv_map_merges_non_monotonic_contiguous_layout),
-        cmocka_unit_test(test_nhd_head_match_uses_intact_mapper),
-        cmocka_unit_test(test_dispatches_nhd_mapper),
+        cmocka_unit_test(test_peer_registrar_get_kv_map_identity),
+        cmocka_unit_test(test_peer_registrar_get_kv_map_head_match),
+        cmocka_unit_test(test_peer_registrar_get_kv_map_head_mismatch),
+        cmocka_unit_test(test_peer_registrar_get_kv_map_uses_physical_offset_order),
+        cmocka_unit_test(test_peer_registrar_get_kv_map_non_contiguous_overlap_splits_fragments),
+        cmocka_unit_test(test_peer_registrar_get_kv_map_merges_non_monotonic_contiguous_layout),
+        cmocka_unit_test(test_peer_registrar_nhd_head_match_uses_intact_mapper),
+        cmocka_unit_test(test_peer_registrar_dispatches_nhd_mapper),
         cmocka_unit_test(test_nhd_head_mismatch_mapper_slices_each_token),
         cmocka_unit_test(test_nhd_head_mismatch_mapper_uses_scale_pool_geometry),
         cmocka_unit_test(test_indexed_head_mismatch_subbyte_geometry_is_entries_derived),

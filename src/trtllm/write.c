@@ -100,7 +100,8 @@ static enum kvf_status check_request(struct kvfi_trt_asked *asked, const kvf_trt
     asked->last = own->token_end == own->prompt_tokens;
     asked->partial = own->token_begin > 0 || !asked->last;
     status = check_blocks(own->src, own->src_count, group_count(pair->self), "source", error);
-    if (status == KVF_OK) status = check_blocks(own->dst, own->dst_count, group_count(pair->peer), "destination", error);
+    if (status == KVF_OK)
+        status = check_blocks(own->dst, own->dst_count, group_count(pair->peer), "destination", error);
 done:
     return status;
 }

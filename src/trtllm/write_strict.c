@@ -71,8 +71,8 @@ static enum kvf_status pair_tables(const struct range *range, const struct kvf_t
     *left = false;
     if (count != (int64_t)dst->count)
         status = kvfi_fail(error, KVF_ERR_IDS,
-                           "positional block tables differ in length: src=%" PRId64 " dst=%zu; both sides must span the "
-                           "same prompt", count, dst->count);
+                           "positional block tables differ in length: src=%" PRId64 " dst=%zu; both sides must span "
+                           "the same prompt", count, dst->count);
     for (int64_t i = first; i < end && status == KVF_OK && !*left; i++)
         *left = src->ids[i * range->stripes + range->stripe] >= 0 && dst->ids[i] >= 0;
     return status;
@@ -94,8 +94,8 @@ static enum kvf_status check_views(const kvf_trtllm_pair *pair, const struct kvf
         if (view->mapper == KVF_TRTLLM_MAP_RING) {
             if (range->stripes > 1 || spec_of(pair->self)->cp_size > 1)
                 status = kvfi_fail(error, KVF_ERR_NOT_SUPPORTED,
-                                   "group %" PRId64 " view %" PRId64 ": rings of unlike length do not move under context "
-                                   "parallelism", view->key.self.group, view->key.self.view);
+                                   "group %" PRId64 " view %" PRId64 ": rings of unlike length do not move under "
+                                   "context parallelism", view->key.self.group, view->key.self.view);
         } else if (view->is_state) {
             left = asked->last && pair->state_paired && has_first(src) && has_first(dst);
         } else {

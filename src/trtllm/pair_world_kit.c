@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "trtllm/pair_world.h"
+#include "trtllm/pair_world_kit.h"
 
 #include "trtllm/rank_kit.h"
 
@@ -218,7 +218,8 @@ static bool any_view(const struct world_model *model, const struct rank_kit *kit
 
     for (size_t i = 0; i < kit->groups[group].layer_count; i++)
         for (int layer = 0; layer < model->layers; layer++)
-            any = any || (model->layer_ids[layer] == kit->layers[group][i].global_layer && has_view(model, layer, kind));
+            any = any ||
+                  (model->layer_ids[layer] == kit->layers[group][i].global_layer && has_view(model, layer, kind));
     return any;
 }
 
@@ -577,8 +578,8 @@ bool world_check(const struct world *world, const struct world_rank *dst, char *
     for (size_t i = 0; i < dst->bytes; i++)
         stray += !check.seen[i] && (dst->writes[i] || dst->memory[i] != UNTOUCHED);
     free(check.seen);
-    snprintf(text, text_bytes, "%zu bytes missing, %zu wrong, %zu written twice, %zu beside", check.missing, check.wrong,
-             check.twice, stray);
+    snprintf(text, text_bytes, "%zu bytes missing, %zu wrong, %zu written twice, %zu beside", check.missing,
+             check.wrong, check.twice, stray);
     return check.missing + check.wrong + check.twice + stray == 0;
 }
 
@@ -588,8 +589,8 @@ void world_describe(const struct world *world, char *text, size_t text_bytes)
     const struct world_model *m = &world->model;
 
     snprintf(text, text_bytes,
-             "tp%d pp%d cp%d%s %s block %d -> tp%d pp%d cp%d%s %s block %d; %d layers, %d/%d heads of %d%s%s%s, prompt %d "
-             "from %d",
+             "tp%d pp%d cp%d%s %s block %d -> tp%d pp%d cp%d%s %s block %d; %d layers, %d/%d heads of %d%s%s%s, "
+             "prompt %d from %d",
              s->tp, s->pp, s->cp, s->attention_dp ? " dp" : "", s->token_major ? "nhd" : "hnd", (int)s->tokens, d->tp,
              d->pp, d->cp, d->attention_dp ? " dp" : "", d->token_major ? "nhd" : "hnd", (int)d->tokens, m->layers,
              (int)m->heads[0], (int)m->heads[1], (int)m->row_bytes, m->key_only ? " key-only" : "",

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** @file pair_world.h  For tests: two instances of one random model, with real memory. Every byte of every rank has a
- *  value that its coordinate in the model alone decides: what a layout says of it is not asked.
+/** @file pair_world_kit.h  For tests: two instances of one random model, with real memory. Every byte of every rank has
+ *  a value that its coordinate in the model alone decides: what a layout says of it is not asked.
  */
-#ifndef KVFI_TRTLLM_PAIR_WORLD_H
-#define KVFI_TRTLLM_PAIR_WORLD_H
+#ifndef KVFI_TRTLLM_PAIR_WORLD_KIT_H
+#define KVFI_TRTLLM_PAIR_WORLD_KIT_H
 
 #include "kvferry/trtllm.h"
 
