@@ -221,8 +221,8 @@ static const struct row rows[] = {
      "MLA requires kv_heads_per_rank == 1 for both ranks; local=1, peer=2", KVF_TRTLLM_SOFT},
     {"no attention", no_attention, KVF_TRTLLM_SOFT, "attention mismatch", KVF_TRTLLM_SOFT},
     {"HND and NHD", kinds, KVF_TRTLLM_HARD,
-     "PeerRegistrar.get_pool_mapping: incompatible mapper kinds for pool role [] (local=INDEXED, peer=NHD, peer_pool=0)",
-     KVF_TRTLLM_ACCEPTED},
+     "PeerRegistrar.get_pool_mapping: incompatible mapper kinds for pool role [] (local=INDEXED, peer=NHD,"
+     " peer_pool=0)", KVF_TRTLLM_ACCEPTED},
     {"HND and replicated", kinds_replicated, KVF_TRTLLM_HARD,
      "incompatible mapper kinds for pool role [] (local=INDEXED, peer=REPLICATED, peer_pool=0)", KVF_TRTLLM_HARD},
     {"roles", roles, KVF_TRTLLM_HARD, "view (layer_group=0, view=0) [] has no peer view with the same roles",
