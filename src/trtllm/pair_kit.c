@@ -35,7 +35,7 @@ void pair_kit_view(struct rank_kit *kit, int64_t kind, int64_t heads, int64_t to
     }
 }
 
-static void make_ranks(struct pair_kit *kit)
+void pair_kit_make_ranks(struct pair_kit *kit)
 {
     kit->ranks[0] = rank_kit_make(&kit->self);
     kit->ranks[1] = rank_kit_make(&kit->peer);
@@ -50,7 +50,7 @@ void pair_kit_make(struct pair_kit *kit, bool strict)
 {
     struct kvf_error error = {0};
 
-    make_ranks(kit);
+    pair_kit_make_ranks(kit);
     if (kvfi_trt_pair_create(kit->ranks[0], kit->ranks[1], strict, &kit->pair, &error) != KVF_OK)
         fail_msg("%s", error.text);
 }
@@ -59,7 +59,7 @@ void pair_kit_make_view(struct pair_kit *kit, size_t view)
 {
     struct kvf_error error = {0};
 
-    make_ranks(kit);
+    pair_kit_make_ranks(kit);
     if (kvfi_trt_pair_create_view(kit->ranks[0], kit->ranks[1], view, &kit->pair, &error) != KVF_OK)
         fail_msg("%s", error.text);
 }
@@ -68,7 +68,7 @@ void pair_kit_refused(struct pair_kit *kit, bool strict, int status, const char 
 {
     struct kvf_error error = {0};
 
-    make_ranks(kit);
+    pair_kit_make_ranks(kit);
     assert_int_equal(kvfi_trt_pair_create(kit->ranks[0], kit->ranks[1], strict, &kit->pair, &error), status);
     assert_null(kit->pair);
     if (!strstr(error.text, text)) fail_msg("expected \"%s\", found \"%s\"", text, error.text);

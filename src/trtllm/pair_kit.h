@@ -39,6 +39,9 @@ void pair_kit_init(struct pair_kit *kit);
 void pair_kit_view(struct rank_kit *kit, int64_t kind, int64_t heads, int64_t tokens, int64_t layer_bytes,
                    int64_t buffers, const int64_t *offsets);
 
+/** Makes the ranks, and a request with the block lists that were set. */
+void pair_kit_make_ranks(struct pair_kit *kit);
+
 /** Makes ranks and pair; empty block lists. The test fails when one is refused. */
 void pair_kit_make(struct pair_kit *kit, bool strict);
 
