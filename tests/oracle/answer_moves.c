@@ -4,6 +4,7 @@
 
 #include "trtllm/pair.h" /* a view pair alone, elected or not: the cases ask for rings whoever sends them */
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,23 +57,27 @@ static json_t *describe(const struct kvf_trtllm_fragment *fragments, size_t coun
     return out;
 }
 
-/** The fragments of a write. */
+/** The fragments of a write, after a look at whether a transfer of it would move the same bytes. */
 static json_t *list_fragments(const kvf_trtllm_write *write)
 {
-    struct kvf_trtllm_fragment *fragments = NULL;
+    struct moves_list fragments = {NULL, 0, 0}, copies = {NULL, 0, 0};
     struct kvf_error error = {0};
-    size_t count = 0;
     json_t *out = NULL;
 
-    if (kvf_trtllm_write_fragments(write, NULL, 0, &count, &error) != KVF_OK) goto failed;
-    fragments = calloc(count + 1, sizeof *fragments);
-    if (!fragments || kvf_trtllm_write_fragments(write, fragments, count, &count, &error) != KVF_OK) goto failed;
-    out = describe(fragments, count);
-    goto done;
+    if (kvf_trtllm_write_fragments(write, NULL, 0, &fragments.count, &error) != KVF_OK) goto failed;
+    fragments.items = calloc(fragments.count + 1, sizeof *fragments.items);
+    if (!fragments.items || !moves_collect(&copies, write) ||
+        kvf_trtllm_write_fragments(write, fragments.items, fragments.count, &fragments.count, &error) != KVF_OK)
+        goto failed;
+    out = describe(fragments.items, fragments.count);
+    if (moves_equal(&fragments, &copies)) goto done;
+    json_decref(out);
+    snprintf(error.text, sizeof error.text, "the copies move other bytes than the fragments");
 failed:
     out = error_json(&error);
 done:
-    free(fragments);
+    free(copies.items);
+    free(fragments.items);
     return out;
 }
 

@@ -78,6 +78,44 @@ bool moves_collect(struct moves_list *list, const kvf_trtllm_write *write)
     return good;
 }
 
+static int by_distance(const void *left, const void *right)
+{
+    const struct kvf_trtllm_fragment *a = left, *b = right;
+    uint64_t x = a->dst_address - a->src_address, y = b->dst_address - b->src_address;
+
+    if (x != y) return x > y ? 1 : -1;
+    return (a->src_address > b->src_address) - (a->src_address < b->src_address);
+}
+
+/** Sorts a list, and joins what touches or is there twice. */
+static void normalise(struct moves_list *list)
+{
+    size_t kept = 0;
+
+    if (list->count) qsort(list->items, list->count, sizeof *list->items, by_distance);
+    for (size_t i = 0; i < list->count; i++) {
+        const struct kvf_trtllm_fragment *item = &list->items[i];
+        struct kvf_trtllm_fragment *last = kept ? &list->items[kept - 1] : NULL;
+
+        if (last && last->dst_address - last->src_address == item->dst_address - item->src_address &&
+            item->src_address - last->src_address <= (uint64_t)last->bytes) {
+            int64_t end = (int64_t)(item->src_address - last->src_address) + item->bytes;
+
+            if (end > last->bytes) last->bytes = end;
+        } else {
+            list->items[kept++] = *item;
+        }
+    }
+    list->count = kept;
+}
+
+bool moves_equal(struct moves_list *a, struct moves_list *b)
+{
+    normalise(a);
+    normalise(b);
+    return a->count == b->count && (!a->count || memcmp(a->items, b->items, a->count * sizeof *a->items) == 0);
+}
+
 static int by_destination(const void *left, const void *right)
 {
     const struct kvf_trtllm_fragment *a = left, *b = right;

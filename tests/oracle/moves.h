@@ -28,6 +28,9 @@ struct moves_list {
 /** Adds all copies of a write, as its cursor gives them. @return false when there is no memory */
 bool moves_collect(struct moves_list *list, const kvf_trtllm_write *write);
 
+/** Whether two lists move the same bytes, however they are cut and ordered. Sorts and joins both. */
+bool moves_equal(struct moves_list *a, struct moves_list *b);
+
 /** Bytes of the destination that are written more than once. Sorts the list. */
 int64_t moves_doubles(struct moves_list *list);
 
