@@ -288,8 +288,8 @@ KVF_API enum kvf_status kvf_trtllm_registrar_check(kvf_trtllm_registrar *registr
 
 /** What a receiver checks of the one rank info it fetches from an info endpoint, before it contacts any sender:
  *  the protocol version, recurrent state, replicated coverage, replay and draft layers, view pairing and head counts;
- *  with `all_rules` not 0 the soft rules and the mapper kinds too (kvferry asks for all, so that no request hangs on the
- *  sender's side), but those about the two ranks' heads only when the peer's stage holds layers of self's.
+ *  with `all_rules` not 0 the soft rules and the mapper kinds too (kvferry asks for all, so that no request hangs on
+ *  the sender's side), but those about the two ranks' heads only when the peer's stage holds layers of self's.
  *  @return as kvf_trtllm_registrar_check */
 KVF_API enum kvf_status kvf_trtllm_registrar_check_sender(kvf_trtllm_registrar *registrar, const kvf_trtllm_rank *peer,
                                                           int all_rules, struct kvf_error *error);
