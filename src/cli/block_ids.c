@@ -55,11 +55,11 @@ int64_t block_tokens_capacity(const struct kvf_layout_spec *spec, int64_t limit)
     for (size_t g = 0; g < spec->group_count; g++) {
         const struct kvf_group *group = &spec->groups[g];
         int64_t room = block_capacity(spec, g);
-        if (group->ring_tokens > 0)
+        if (group->ring_tokens > 0 && group->stripes > 1) /* longer ranges of those are refused */
             limit = least(limit, group->ring_tokens * group->stripes);
         if (group->tokens_per_block == 0)
             continue;
-        if (room < limit / group->tokens_per_block / group->stripes + 1)
+        if (block_count_for(group, limit) > room)
             limit = least(limit, room * group->tokens_per_block * group->stripes);
         while (limit > 0 && block_count_for(group, limit) > room)
             limit--;

@@ -253,6 +253,7 @@ static enum kvf_status bind_and_copy(const struct copy *copy, const kvf_plan *pl
     const struct block_lists *src = copy->load ? &rows : copy->blocks->lists;
     const struct block_lists *dst = copy->load ? copy->blocks->lists : &rows;
     kvf_bind_request_init(&request, sizeof(request));
+    request.flags = KVF_BIND_RING_TAIL;
     request.token_end = copy->tokens;
     request.request_tokens = copy->tokens;
     request.src = src->groups;

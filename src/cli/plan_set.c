@@ -59,6 +59,7 @@ static int bind_pair(const struct cli_command *command, const struct plan_set *s
         goto done;
     }
     kvf_bind_request_init(&request, sizeof(request));
+    request.flags = KVF_BIND_RING_TAIL;
     request.token_end = set->tokens;
     request.request_tokens = set->tokens;
     request.src = src.groups;

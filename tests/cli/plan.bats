@@ -105,6 +105,12 @@ for pair in plan["pairs"]:
     truncate -s 100M bad.json
     matches plan-too-long plan bad.json bad.json
 }
+@test "more tokens than a ring retains: its last ones move" {
+    "$kvferry" layout --layers 1 --kv-heads 2 --head-dim 8 --block-tokens 4 --order hnd --blocks 8 -o A.json
+    sed 's/"tokens_per_block": 4/"tokens_per_block": 4, "ring_tokens": 8/' A.json >R.json
+    "$kvferry" plan R.json R.json --tokens 22 | grep "1 piece, .* 512 bytes"
+    "$kvferry" plan R.json R.json | grep "^request *1024 tokens"
+}
 @test "more tokens than there is room for" {
     make_layouts
     matches plan-no-room plan P.json D.json --tokens 100000
