@@ -63,8 +63,7 @@ void case_disarmed_in_mid_bytes(void **state)
     struct rig rig;
 
     (void)state;
-    kit_init(&kit, &big_shape, subject->with_fd);
-    rig_init_connected(&rig, &kit);
+    rig_begin(&rig, &kit, &big_shape);
     rig_arm(&rig, 6);
     post_layers(&rig, 6, chunks);
     rig_await_dst(&rig, KVFI_TEV_RECEIVED, 6);
@@ -81,8 +80,7 @@ void case_disarmed_in_mid_bytes(void **state)
     rig_post_and_await(&rig, &chunks[0], KVF_OK);
     assert_int_equal(rig_await_complete(&rig, 7), kit.bytes);
     kit_check(&kit, 0, big_shape.layers, big_shape.tokens);
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 void case_aborted(void **state)
@@ -92,8 +90,7 @@ void case_aborted(void **state)
     struct rig rig;
 
     (void)state;
-    kit_init(&kit, &big_shape, subject->with_fd);
-    rig_init_connected(&rig, &kit);
+    rig_begin(&rig, &kit, &big_shape);
     rig_arm(&rig, 6);
     post_layers(&rig, 6, chunks);
     rig_await_dst(&rig, KVFI_TEV_RECEIVED, 6);
@@ -107,8 +104,7 @@ void case_aborted(void **state)
     other = rig_whole_chunk(&rig, 8);
     rig_post_and_await(&rig, &other, KVF_OK);
     assert_int_equal(rig_await_complete(&rig, 8), kit.bytes);
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 void case_disconnected(void **state)
@@ -120,8 +116,7 @@ void case_disconnected(void **state)
     struct kvf_error error;
 
     (void)state;
-    kit_init(&kit, &big_shape, subject->with_fd);
-    rig_init_connected(&rig, &kit);
+    rig_begin(&rig, &kit, &big_shape);
     peer = rig.peer;
     rig_arm(&rig, 6);
     post_layers(&rig, 6, chunks);
@@ -138,8 +133,7 @@ void case_disconnected(void **state)
     rig_arm(&rig, 8);
     chunks[0] = rig_whole_chunk(&rig, 8);
     rig_post_and_await(&rig, &chunks[0], KVF_OK);
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 void case_source_closes(void **state)
@@ -149,8 +143,7 @@ void case_source_closes(void **state)
     struct rig rig;
 
     (void)state;
-    kit_init(&kit, &big_shape, subject->with_fd);
-    rig_init_connected(&rig, &kit);
+    rig_begin(&rig, &kit, &big_shape);
     rig_arm(&rig, 6);
     post_layers(&rig, 6, chunks);
     rig_await_dst(&rig, KVFI_TEV_RECEIVED, 6);
@@ -165,8 +158,7 @@ void case_source_closes(void **state)
     assert_true(rig.ops->disarm(rig.dst, 6));
     assert_stays_quiet(&rig);
     for (uint32_t i = 0; i < CHUNKS; i++) kvf_binding_destroy((kvf_binding *)chunks[i].binding);
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 void case_destination_closes(void **state)
@@ -176,8 +168,7 @@ void case_destination_closes(void **state)
     struct rig rig;
 
     (void)state;
-    kit_init(&kit, &big_shape, subject->with_fd);
-    rig_init_connected(&rig, &kit);
+    rig_begin(&rig, &kit, &big_shape);
     rig_arm(&rig, 6);
     post_layers(&rig, 6, chunks);
     rig_await_dst(&rig, KVFI_TEV_RECEIVED, 6);
@@ -185,8 +176,7 @@ void case_destination_closes(void **state)
     rig.dst = NULL;
     await_posts(&rig, chunks, KVF_ERR_PEER_LOST);
     rig_await_src(&rig, KVFI_TEV_PEER_DOWN, rig.peer);
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 /* ---- other processes -------------------------------------------------------------------------------------------- */
@@ -246,8 +236,7 @@ void case_source_killed(void **state)
     assert_stays_quiet(&rig);
     close(to_child[0]);
     close(to_child[1]);
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 /* The child is the destination: tells its endpoint, arms, waits to be killed. */
@@ -299,8 +288,7 @@ void case_destination_killed(void **state)
     rig_await_src(&rig, KVFI_TEV_PEER_DOWN, rig.peer);
     close(from_child[0]);
     close(from_child[1]);
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 /* ---- connecting ------------------------------------------------------------------------------------------------- */
@@ -316,8 +304,7 @@ void case_restarted_destination(void **state)
     uint64_t peer;
 
     (void)state;
-    kit_init(&kit, &small_shape, subject->with_fd);
-    rig_init_connected(&rig, &kit);
+    rig_begin(&rig, &kit, &small_shape);
     before = rig.dst_who;
     rig.ops->close(rig.dst);
     rig.dst = NULL;
@@ -335,8 +322,7 @@ void case_restarted_destination(void **state)
     rig_post_and_await(&rig, &chunk, KVF_OK);
     assert_int_equal(rig_await_complete(&rig, 1), kit.bytes);
     kit_check(&kit, 0, 2, 100);
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 void case_nobody_listens(void **state)
@@ -356,8 +342,7 @@ void case_nobody_listens(void **state)
     status = rig.ops->connect(rig.src, endpoint, &rig.dst_who, &rig.peer, &error);
     if (status == KVF_OK) status = rig_await_src(&rig, KVFI_TEV_CONNECTED, rig.peer).status;
     assert_int_equal(status, KVF_ERR_UNREACHABLE);
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 void case_bad_endpoints(void **state)
@@ -380,8 +365,7 @@ void case_bad_endpoints(void **state)
         assert_true(error.text[0] != '\0');
         assert_int_not_equal(rig.ops->connect(rig.src, texts[i], &rig.dst_who, &peer, &error), KVF_OK);
     }
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 void case_closed_while_connecting(void **state)

@@ -18,8 +18,7 @@ void case_whole(void **state)
     struct kvfi_chunk chunk;
 
     (void)state;
-    kit_init(&kit, &small_shape, subject->with_fd);
-    rig_init_connected(&rig, &kit);
+    rig_begin(&rig, &kit, &small_shape);
     rig_arm(&rig, 1);
     chunk = rig_whole_chunk(&rig, 1);
     assert_int_equal(rig_post_and_await(&rig, &chunk, KVF_OK).bytes, kit.bytes);
@@ -27,8 +26,7 @@ void case_whole(void **state)
     kit_check(&kit, 0, 4, 150);
     assert_true(rig.ops->disarm(rig.dst, 1));
     assert_true(rig.ops->disarm(rig.dst, 1));
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 /* Runs of every size: elements, rows of a few bytes, rows over a page. */
@@ -50,8 +48,7 @@ void case_shapes(void **state)
         struct rig rig;
         struct kvfi_chunk chunk;
 
-        kit_init(&kit, &shapes[i], subject->with_fd);
-        rig_init_connected(&rig, &kit);
+        rig_begin(&rig, &kit, &shapes[i]);
         rig_arm(&rig, 7);
         chunk = rig_whole_chunk(&rig, 7);
         rig_post_and_await(&rig, &chunk, KVF_OK);
@@ -69,8 +66,7 @@ static void move_in_chunks(int64_t layer_step, int64_t token_step)
     struct rig rig;
     uint32_t count = 0;
 
-    kit_init(&kit, &small_shape, subject->with_fd);
-    rig_init_connected(&rig, &kit);
+    rig_begin(&rig, &kit, &small_shape);
     rig_arm(&rig, 5);
     for (int64_t layer = 0; layer < 4; layer += layer_step) {
         for (int64_t token = 0; token < 150; token += token_step) {
@@ -89,8 +85,7 @@ static void move_in_chunks(int64_t layer_step, int64_t token_step)
     }
     kit_check(&kit, 0, 4, 150);
     assert_true(rig.ops->disarm(rig.dst, 5));
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 void case_layer_by_layer(void **state)
@@ -123,8 +118,7 @@ void case_many_grants(void **state)
     struct rig rig;
 
     (void)state;
-    kit_init(&kit, &shape, subject->with_fd);
-    rig_init_connected(&rig, &kit);
+    rig_begin(&rig, &kit, &shape);
     for (uint64_t i = 0; i < GRANTS; i++) {
         struct kvf_bind_request request = kit_dst_request(&kit);
         struct kvfi_arm arm = {.grant = 1000 + i, .writer = rig.src_who, .plan = kit.plan, .request = &request,
@@ -145,8 +139,7 @@ void case_many_grants(void **state)
         assert_true(rig.ops->disarm(rig.dst, 1000 + i));
     }
     kit_check(&kit, 0, 1, GRANTS * BLOCK);
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 /* A writer whose share turns out empty still says that it is done. */
@@ -160,8 +153,7 @@ void case_nothing_to_move(void **state)
     struct kvf_error error;
 
     (void)state;
-    kit_init(&kit, &small_shape, subject->with_fd);
-    rig_init_connected(&rig, &kit);
+    rig_begin(&rig, &kit, &small_shape);
     request = kit_dst_request(&kit);
     request.token_begin = request.token_end = 16;
     arm = (struct kvfi_arm){.grant = 3, .writer = rig.src_who, .plan = kit.plan, .request = &request};
@@ -171,8 +163,7 @@ void case_nothing_to_move(void **state)
     rig_post_and_await(&rig, &chunk, KVF_OK);
     assert_int_equal(rig_await_complete(&rig, 3), 0);
     assert_true(kit_is_untouched(&kit));
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 void case_big(void **state)
@@ -192,6 +183,5 @@ void case_big(void **state)
     rig_post_and_await(&rig, &chunk, KVF_OK);
     assert_int_equal(rig_await_complete(&rig, 2), kit.bytes);
     kit_check(&kit, 0, 8, 2000);
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }

@@ -402,8 +402,7 @@ void case_says_what_it_cannot(void **state)
     struct rig rig;
 
     (void)state;
-    kit_init(&kit, &shape, subject->with_fd);
-    rig_init_connected(&rig, &kit);
+    rig_begin(&rig, &kit, &shape);
     request = kit_dst_request(&kit);
     if (!(rig.ops->caps & KVFI_CAP_BOXES)) {
         const struct kvfi_arm arm = {.grant = 1, .writer = rig.src_who, .plan = kit.plan, .request = &request,
@@ -422,6 +421,5 @@ void case_says_what_it_cannot(void **state)
         assert_true(error.text[0] != '\0');
         assert_int_equal(atomic_load(&feed.destroyed), 0);
     }
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }

@@ -24,8 +24,7 @@ void case_unarmed(void **state)
     struct kvfi_transport_event event;
 
     (void)state;
-    kit_init(&kit, &shape, subject->with_fd);
-    rig_init_connected(&rig, &kit);
+    rig_begin(&rig, &kit, &shape);
     chunk = rig_whole_chunk(&rig, 0xabc);
     event = rig_post_and_await(&rig, &chunk, KVF_ERR_REFUSED);
     assert_says(&event, "grant 0000000000000abc is not armed for p/pp0.cp0.tp0");
@@ -36,8 +35,7 @@ void case_unarmed(void **state)
     rig_post_and_await(&rig, &chunk, KVF_OK);
     assert_int_equal(rig_await_complete(&rig, 2), kit.bytes);
     kit_check(&kit, 0, 2, 100);
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 void case_another_writer(void **state)
@@ -49,15 +47,13 @@ void case_another_writer(void **state)
     struct kvfi_transport_event event;
 
     (void)state;
-    kit_init(&kit, &shape, subject->with_fd);
-    rig_init_connected(&rig, &kit);
+    rig_begin(&rig, &kit, &shape);
     rig_arm_as(&rig, 9, &other, kit.bytes);
     chunk = rig_whole_chunk(&rig, 9);
     event = rig_post_and_await(&rig, &chunk, KVF_ERR_REFUSED);
     assert_says(&event, "grant 0000000000000009 is not armed for p/pp0.cp0.tp0");
     assert_true(kit_is_untouched(&kit));
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 /* Posts a chunk that breaks the grant: both sides learn why. */
@@ -78,14 +74,12 @@ void case_wrong_bytes(void **state)
     struct kvfi_chunk chunk;
 
     (void)state;
-    kit_init(&kit, &shape, subject->with_fd);
-    rig_init_connected(&rig, &kit);
+    rig_begin(&rig, &kit, &shape);
     rig_arm(&rig, 4);
     chunk = rig_chunk(&rig, 4, 0, false, 0, 1, 0, 100);
     chunk.bytes -= 128;
     expect_violation(&rig, &chunk, "its writer says");
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 void case_covered_twice(void **state)
@@ -95,16 +89,14 @@ void case_covered_twice(void **state)
     struct kvfi_chunk chunk;
 
     (void)state;
-    kit_init(&kit, &shape, subject->with_fd);
-    rig_init_connected(&rig, &kit);
+    rig_begin(&rig, &kit, &shape);
     rig_arm(&rig, 4);
     chunk = rig_chunk(&rig, 4, 0, false, 0, 1, 0, 48);
     rig_post_and_await(&rig, &chunk, KVF_OK);
     chunk = rig_chunk(&rig, 4, 1, true, 0, 2, 32, 100);
     expect_violation(&rig, &chunk, "chunk 1 covers layers [0,2) tokens [32,100) a second time");
     kit_check(&kit, 0, 1, 48);
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 void case_outside_of_the_grant(void **state)
@@ -126,8 +118,7 @@ void case_outside_of_the_grant(void **state)
     struct rig rig;
 
     (void)state;
-    kit_init(&kit, &shape, subject->with_fd);
-    rig_init_connected(&rig, &kit);
+    rig_begin(&rig, &kit, &shape);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct kvfi_chunk chunk = rig_chunk(&rig, 10 + i, 0, false, 0, 1, 0, 16);
 
@@ -140,8 +131,7 @@ void case_outside_of_the_grant(void **state)
         chunk.cookie = 777 + i;
         expect_violation(&rig, &chunk, rows[i].text);
     }
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 void case_last_too_early(void **state)
@@ -151,13 +141,11 @@ void case_last_too_early(void **state)
     struct kvfi_chunk chunk;
 
     (void)state;
-    kit_init(&kit, &shape, subject->with_fd);
-    rig_init_connected(&rig, &kit);
+    rig_begin(&rig, &kit, &shape);
     rig_arm(&rig, 4);
     chunk = rig_chunk(&rig, 4, 0, true, 0, 1, 0, 100);
     expect_violation(&rig, &chunk, "the last chunk is placed, ");
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 void case_armed_twice(void **state)
@@ -179,8 +167,7 @@ void case_armed_twice(void **state)
     assert_string_equal(error.text, "grant 0000000000000004 is armed already");
     assert_true(rig.ops->disarm(rig.dst, 4));
     rig_arm(&rig, 4);
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 void case_disarmed_before(void **state)
@@ -190,15 +177,13 @@ void case_disarmed_before(void **state)
     struct kvfi_chunk chunk;
 
     (void)state;
-    kit_init(&kit, &shape, subject->with_fd);
-    rig_init_connected(&rig, &kit);
+    rig_begin(&rig, &kit, &shape);
     rig_arm(&rig, 4);
     assert_true(rig.ops->disarm(rig.dst, 4));
     chunk = rig_whole_chunk(&rig, 4);
     rig_post_and_await(&rig, &chunk, KVF_ERR_REFUSED);
     assert_true(kit_is_untouched(&kit));
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 void case_disarmed_after(void **state)
@@ -208,8 +193,7 @@ void case_disarmed_after(void **state)
     struct kvfi_chunk chunk;
 
     (void)state;
-    kit_init(&kit, &shape, subject->with_fd);
-    rig_init_connected(&rig, &kit);
+    rig_begin(&rig, &kit, &shape);
     rig_arm(&rig, 4);
     chunk = rig_chunk(&rig, 4, 0, false, 0, 1, 0, 100);
     rig_post_and_await(&rig, &chunk, KVF_OK);
@@ -218,6 +202,5 @@ void case_disarmed_after(void **state)
     chunk = rig_chunk(&rig, 4, 1, true, 1, 2, 0, 100);
     rig_post_and_await(&rig, &chunk, KVF_ERR_REFUSED);
     kit_check(&kit, 0, 1, 100);
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }

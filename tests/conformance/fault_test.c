@@ -96,8 +96,7 @@ static void a_checksum_catches_it(void **state)
     assert_true(rig.ops->disarm(rig.dst, 1));
     move_whole(&rig, 2);
     kit_check(&kit, 0, shape.layers, shape.tokens);
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 /* tcp sends again what was not acknowledged, wherever the connection broke. */
@@ -127,8 +126,7 @@ static void a_cut_is_survived_by_tcp(void **state)
             kvf_binding_destroy((kvf_binding *)chunks[c].binding);
         }
         kit_check(&kit, 0, shape.layers, shape.tokens);
-        rig_fini(&rig);
-        kit_fini(&kit);
+        rig_end(&rig, &kit);
     }
 }
 
@@ -156,8 +154,7 @@ static void a_cut_ends_the_peer_of_shm(void **state)
         rig_connect(&rig);
         move_whole(&rig, 2);
         kit_check(&kit, 0, shape.layers, shape.tokens);
-        rig_fini(&rig);
-        kit_fini(&kit);
+        rig_end(&rig, &kit);
     }
 }
 
@@ -212,8 +209,7 @@ static void posts_fail_stall_and_get_lost(void **state)
     rig.ops->abort(rig.src, rig.peer, 1);
     assert_int_equal(rig_await_src(&rig, KVFI_TEV_POSTED, chunk.cookie).status, KVF_ERR_CANCELLED);
     kvf_binding_destroy((kvf_binding *)chunk.binding);
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 static void events_come_late(void **state)
@@ -231,8 +227,7 @@ static void events_come_late(void **state)
     rig_connect(&rig);
     assert_true(kvfi_now_ns() - start_ns >= 40 * KVFI_MS);
     move_whole(&rig, 1);
-    rig_fini(&rig);
-    kit_fini(&kit);
+    rig_end(&rig, &kit);
 }
 
 static void bad_policies(void **state)

@@ -72,6 +72,18 @@ void rig_fini(struct rig *rig)
     if (rig->dst) rig->ops->close(rig->dst);
 }
 
+void rig_begin(struct rig *rig, struct kit *kit, const struct kit_shape *shape)
+{
+    kit_init(kit, shape, subject->with_fd);
+    rig_init_connected(rig, kit);
+}
+
+void rig_end(struct rig *rig, struct kit *kit)
+{
+    rig_fini(rig);
+    kit_fini(kit);
+}
+
 static size_t take(struct rig *rig, struct kvfi_transport *transport, struct kvfi_transport_event *events,
                    size_t *count)
 {

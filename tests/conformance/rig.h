@@ -39,6 +39,10 @@ void rig_init(struct rig *rig, struct kit *kit);
 void rig_init_connected(struct rig *rig, struct kit *kit);
 void rig_fini(struct rig *rig);
 
+/** What nearly every case begins and ends with: a kit of this shape and both sides connected; all of it freed. */
+void rig_begin(struct rig *rig, struct kit *kit, const struct kit_shape *shape);
+void rig_end(struct rig *rig, struct kit *kit);
+
 void rig_connect(struct rig *rig);
 
 /** Takes events of both sides, waiting for one at most until `deadline_ns`. False when the deadline passed. */
