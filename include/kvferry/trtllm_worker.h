@@ -110,7 +110,7 @@ struct kvf_trtllm_worker_options {
     int64_t transfer_timeout_ns;   /**< of sessions that give none; default 60 s */
     int64_t first_contact_timeout_ns; /**< for a context instance to say who it is; default 30 s */
     int64_t peer_refresh_ns;       /**< what an info endpoint said, also a refusal, holds so long; then it is asked
-                                        again before the next request. Default 30 s */
+                                        again, before the next request or while one is under way. Default 30 s */
     int64_t settle_timeout_ns;     /**< memory that is not settled so long after its session ended is given up: OVERDUE,
                                         nothing new is received, and it is never told settled. Default 0 = never */
     int64_t stale_request_ns;      /**< requests for which no send session was opened are dropped after this time;

@@ -233,10 +233,42 @@ bool kvfi_contact_answer(kvf_trtllm_worker *worker, const struct kvfi_route *fro
     return true;
 }
 
+/* ---- asking again ------------------------------------------------------------------------------------------- */
+
+static bool is_busy(const struct kvfi_instance *instance)
+{
+    for (const struct kvfi_receive *job = instance->active.head; job != NULL; job = job->next)
+        if (!kvfi_transfer_ended(&job->life))
+            return true;
+    return false;
+}
+
+static void arm_refresh(kvf_trtllm_worker *worker, struct kvfi_contact *contact)
+{
+    if (!contact->refresh.armed)
+        kvfi_timer_arm(&worker->loop.timers, &contact->refresh,
+                       kvfi_deadline_after(worker->options.peer_refresh_ns));
+}
+
+/* Those that wait for an instance which was replaced would wait in vain. */
+static void on_refresh(void *owner, struct kvfi_timer *timer)
+{
+    kvf_trtllm_worker *worker = owner;
+    struct kvfi_contact *contact = KVFI_HOLDER(timer, struct kvfi_contact, refresh);
+
+    if (contact->instance == NULL || !is_busy(contact->instance))
+        return;
+    arm_refresh(worker, contact);
+    feed(worker, contact, KVFI_PEER_ON_EPOCH, KVF_OK);
+    feed(worker, contact, KVFI_PEER_ON_NEED, KVF_OK);
+}
+
 /* ---- those that wait ---------------------------------------------------------------------------------------- */
 
-static void wake(struct kvfi_contact *contact)
+static void wake(kvf_trtllm_worker *worker, struct kvfi_contact *contact)
 {
+    if (contact->waiting.head != NULL)
+        arm_refresh(worker, contact);
     while (contact->waiting.head != NULL && contact->instance != NULL)
         kvfi_receive_publish(contact->waiting.head, contact->instance);
 }
@@ -266,7 +298,7 @@ static void feed(kvf_trtllm_worker *worker, struct kvfi_contact *contact, int ki
             greet(worker, contact);
             break;
         case KVFI_PEER_DO_WAKE:
-            wake(contact);
+            wake(worker, contact);
             break;
         case KVFI_PEER_DO_FAIL_WAITING:
             fail_waiting(contact);
@@ -295,6 +327,7 @@ void kvfi_contact_destroy(kvf_trtllm_worker *worker, struct kvfi_contact *contac
     struct kvfi_instance *instance = contact->instance;
 
     stop_asking(worker, contact);
+    kvfi_timer_disarm(&worker->loop.timers, &contact->refresh);
     worker->receivers->incompatible -= contact->life.state == KVFI_PEER_REFUSED;
     kvfi_table_remove(&worker->receivers->contacts, &contact->link);
     if (instance != NULL) {
@@ -345,6 +378,7 @@ struct kvfi_contact *kvfi_contact_get(kvf_trtllm_worker *worker, const char *end
     memcpy(contact->endpoint, endpoint, strlen(endpoint) + 1);
     kvfi_peer_init(&contact->life);
     contact->timer.fire = on_timer;
+    contact->refresh.fire = on_refresh;
     kvfi_table_insert(table, &contact->link, contact->endpoint, strlen(contact->endpoint));
     return contact;
 }

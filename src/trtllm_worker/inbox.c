@@ -184,9 +184,6 @@ void kvfi_receivers_handle(kvf_trtllm_worker *worker, const struct kvfi_route *f
     case KVFI_TRTLLM_SESSION_QUIESCED:
         on_quiesced(worker, &message.quiesced);
         break;
-    case KVFI_TRTLLM_REGISTER_RANK_INFO:
-        kvfi_instance_introduce(worker, message.payload.bytes, message.payload.byte_count);
-        break;
     default: /* unknown, or not for this endpoint */
         worker->stats.malformed++;
         break;

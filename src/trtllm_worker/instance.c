@@ -113,21 +113,6 @@ void kvfi_instance_replace(kvf_trtllm_worker *worker, struct kvfi_instance *inst
     kvfi_instance_bury(worker, instance);
 }
 
-void kvfi_instance_introduce(kvf_trtllm_worker *worker, const void *bytes, size_t byte_count)
-{
-    kvf_trtllm_rank *rank = NULL;
-    const struct kvf_trtllm_rank_spec *spec;
-
-    if (worker->agent.watch == NULL || worker->receivers->instances == NULL ||
-        kvf_trtllm_rank_decode(bytes, byte_count, &rank, NULL) != KVF_OK)
-        return;
-    spec = kvf_trtllm_rank_get_spec(rank);
-    for (struct kvfi_instance *one = worker->receivers->instances; one != NULL; one = one->next)
-        if (strcmp(kvf_trtllm_rank_get_spec(one->rank)->instance_name, spec->instance_name) == 0)
-            watch(worker, one, spec->instance_rank, spec->transfer_engine_info, spec->transfer_engine_info_bytes);
-    kvf_trtllm_rank_release(rank);
-}
-
 /* ---- the end of a rank's process ---------------------------------------------------------------------------- */
 
 static void end_rank(struct kvfi_receive *job, int64_t rank)

@@ -46,6 +46,7 @@ struct kvfi_contact {
     int64_t deadline_ns, again_ns; /* of the question under way */
     int64_t known_ns, used_ns;    /* when it answered last, and was needed last */
     struct kvfi_timer timer;
+    struct kvfi_timer refresh;    /* asks again while something is under way: another one may be there by now */
     struct kvfi_instance *instance; /* NULL: none yet, or refused */
     void *answer;                 /* what made the instance, or the refusal */
     size_t answer_bytes;
@@ -159,7 +160,5 @@ enum kvf_status kvfi_instance_create(kvf_trtllm_worker *worker, struct kvfi_cont
 void kvfi_instance_replace(kvf_trtllm_worker *worker, struct kvfi_instance *instance);
 /** Frees it when it has neither contact nor receives. */
 void kvfi_instance_bury(kvf_trtllm_worker *worker, struct kvfi_instance *instance);
-/** A context rank said who it is: has the agent watch it, when it is one of a known instance. */
-void kvfi_instance_introduce(kvf_trtllm_worker *worker, const void *bytes, size_t byte_count);
 
 #endif

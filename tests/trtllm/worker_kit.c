@@ -174,13 +174,11 @@ static struct kvfi_channel *open_channel(int port)
     return channel;
 }
 
-void script_describe(struct script *script)
+static void encode(struct script *script)
 {
     kvf_trtllm_rank *rank;
     size_t bytes = 0;
 
-    for (size_t i = 0; i < script->ranks; i++)
-        script->kit.endpoints[i] = kvfi_channel_endpoint(script->senders[i]);
     script->kit.spec.sender_endpoint_count = script->ranks;
     script->kit.spec.self_endpoint = "tcp://127.0.0.1:1";
     rank = rank_kit_make(&script->kit);
@@ -190,6 +188,20 @@ void script_describe(struct script *script)
     assert_non_null(script->bytes);
     assert_int_equal(kvf_trtllm_rank_encode(rank, script->bytes, bytes, &script->byte_count, NULL), KVF_OK);
     kvf_trtllm_rank_release(rank);
+}
+
+void script_describe(struct script *script)
+{
+    for (size_t i = 0; i < script->ranks; i++)
+        script->kit.endpoints[i] = kvfi_channel_endpoint(script->senders[i]);
+    encode(script);
+}
+
+void script_describe_with(struct script *script, size_t rank, const char *endpoint)
+{
+    script_describe(script);
+    script->kit.endpoints[rank] = endpoint;
+    encode(script);
 }
 
 void script_open(struct script *script, struct gen *gen)

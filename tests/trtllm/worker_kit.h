@@ -75,6 +75,8 @@ void script_init_dp(struct script *script, const char *name, int64_t dp, int64_t
 void script_open(struct script *script, struct gen *gen);
 /** Makes the bytes it answers with anew, after the kit was changed. */
 void script_describe(struct script *script);
+/** The same, with another endpoint for one rank. */
+void script_describe_with(struct script *script, size_t rank, const char *endpoint);
 void script_close(struct script *script);
 
 /** Handles what comes until `*counter` is `value` (or more). */
