@@ -275,7 +275,7 @@ static void test_in_doubt_for_ever(void **state)
     ctx_send_open(&stage.ctx, 10);
     peer_ask(&stage.a, 10);
     peer_silent(&stage.a);
-    stage.ctx.fake.next_submit = KVF_ERR_IN_DOUBT;
+    fake_next_submit(&stage.ctx.fake, KVF_ERR_IN_DOUBT);
     assert_int_equal(ctx_piece(&stage.ctx, 10, 0, 8, 1), KVF_OK);
     peer_kv(&stage.a, 10, IN_DOUBT, 1);
     event = ctx_event(&stage.ctx, KVF_TRTLLM_EVENT_ENDED, 10);
@@ -324,7 +324,7 @@ static void test_submit_refused(void **state)
     ctx_send_open(&stage.ctx, 12);
     peer_ask(&stage.a, 12);
     peer_silent(&stage.a);
-    stage.ctx.fake.next_submit = KVF_ERR_UNREACHABLE;
+    fake_next_submit(&stage.ctx.fake, KVF_ERR_UNREACHABLE);
     assert_int_equal(ctx_piece(&stage.ctx, 12, 0, 8, 1), KVF_OK);
     peer_kv(&stage.a, 12, FAILED, 1);
     assert_int_equal(ctx_event(&stage.ctx, KVF_TRTLLM_EVENT_ENDED, 12).status, KVF_ERR_UNREACHABLE);

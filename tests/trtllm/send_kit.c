@@ -83,7 +83,7 @@ static enum kvf_status fake_load(void *context, const char *name, const void *in
     (void)info_bytes;
     pthread_mutex_lock(&fake->lock);
     fake->loads++;
-    status = answer(&fake->refuse_load, error);
+    status = answer(&fake->next_load, error);
     pthread_mutex_unlock(&fake->lock);
     return status;
 }
@@ -160,6 +160,30 @@ int fake_count(struct fake_agent *fake)
     count = fake->write_count;
     pthread_mutex_unlock(&fake->lock);
     return count;
+}
+
+int fake_loads(struct fake_agent *fake)
+{
+    int count;
+
+    pthread_mutex_lock(&fake->lock);
+    count = fake->loads;
+    pthread_mutex_unlock(&fake->lock);
+    return count;
+}
+
+void fake_next_load(struct fake_agent *fake, int status)
+{
+    pthread_mutex_lock(&fake->lock);
+    fake->next_load = status;
+    pthread_mutex_unlock(&fake->lock);
+}
+
+void fake_next_submit(struct fake_agent *fake, int status)
+{
+    pthread_mutex_lock(&fake->lock);
+    fake->next_submit = status;
+    pthread_mutex_unlock(&fake->lock);
 }
 
 void fake_until(struct fake_agent *fake, int count)

@@ -46,7 +46,7 @@ struct fake_agent {
     pthread_mutex_t lock;
     int fd;
     int loads, invalidates;
-    int refuse_load;                       /* a status for the next load; 0 = none */
+    int next_load;                         /* a status for the next load; 0 = none */
     int next_submit;                       /* a status for the next submit; 0 = none */
     struct fake_write writes[KIT_WORDS];
     int write_count;
@@ -59,6 +59,10 @@ void fake_close(struct fake_agent *fake);
 /** Waits until `count` writes were submitted in all. */
 void fake_until(struct fake_agent *fake, int count);
 int fake_count(struct fake_agent *fake);
+int fake_loads(struct fake_agent *fake);
+/** What the next load, or submit, says instead of KVF_OK. */
+void fake_next_load(struct fake_agent *fake, int status);
+void fake_next_submit(struct fake_agent *fake, int status);
 /** Ends (or doubts) write number `index`: DONE copies its bytes first. */
 void fake_tell(struct fake_agent *fake, int index, int kind);
 /** Ends all that are out. */

@@ -81,7 +81,7 @@ static void test_another_protocol_version_is_answered(void **state)
     log_has(&log, "generation rank gen0 is refused");
     log_has(&log, "protocol version");
     assert_int_equal(ctx_stats(&stage.ctx).registrations_refused, 1);
-    assert_int_equal(stage.ctx.fake.loads, 0);
+    assert_int_equal(fake_loads(&stage.ctx.fake), 0);
     peer_register(&stage.a); /* as it should be: from now on it is taken */
     ctx_send_open(&stage.ctx, 2);
     peer_ask(&stage.a, 2);
@@ -122,7 +122,7 @@ static void test_an_agent_that_cannot_be_loaded(void **state)
     ctx_open(&stage.ctx);
     peer_open(&stage.a, &stage.ctx);
     peer_open(&stage.b, &stage.ctx);
-    stage.ctx.fake.refuse_load = KVF_ERR_UNREACHABLE;
+    fake_next_load(&stage.ctx.fake, KVF_ERR_UNREACHABLE);
     peer_register(&stage.a);
     peer_ask(&stage.a, 1);
     peer_kv(&stage.a, 1, FAILED, 1);
@@ -172,7 +172,7 @@ static void test_registered_anew(void **state)
     assert_int_equal(ctx_piece(&stage.ctx, 1, 0, 4, 0), KVF_OK);
     peer_register(&stage.a);
     peer_silent(&stage.a);
-    assert_int_equal(stage.ctx.fake.loads, 2);
+    assert_int_equal(fake_loads(&stage.ctx.fake), 2);
     assert_int_equal(ctx_status(&stage.ctx, 1).state, KVF_TRTLLM_STATE_TRANSFERRING);
     peer_ask(&stage.a, 2); /* stored */
     stage.a.kit.pools[0][0].base_address += 64;
