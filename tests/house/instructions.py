@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Holds the cost of planning and binding by counting instructions under callgrind, which repeats where time does not.
 
-    instructions.py BENCH_PLAN_PROGRAM
+    instructions.py BENCH_PLAN_PROGRAM BENCH_TRTLLM_PROGRAM
 
 The limits are about a quarter above what gcc 12 counts at -O2: room for compilers, none for another order of growth.
 Exit status: 0 within the limits, 1 above one, 77 skipped (no valgrind).
@@ -20,6 +20,15 @@ LIMITS = [
     ("bind of 8,192 contiguous blocks", "kvf_bind", ["--only", "2"], 4_500_000),
     ("bind of 8,192 scattered blocks", "kvf_bind", ["--only", "3"], 5_200_000),
 ]
+# The same for bench-trtllm.
+TRTLLM_LIMITS = [
+    ("registering a peer of 80 layers", "kvf_trtllm_registrar_register", ["--only", "1"], 12_000),
+    ("planning its views, TP 4 to TP 2", "kvf_trtllm_registrar_pair", ["--only", "1"], 1_600_000),
+    ("bind of 8,192 blocks, head-major", "kvf_trtllm_pair_bind", ["--only", "2"], 5_200_000),
+    ("bind of 8,192 blocks, token-major", "kvf_trtllm_pair_bind", ["--only", "3"], 5_200_000),
+]
+# Eight times the peers may cost at most this many times as much: each costs the same.
+MOST_GROWTH_OF_PEERS = 10
 # Eight times the layers may cost at most this many times as much: near linear.
 MOST_GROWTH = 12
 
@@ -37,6 +46,20 @@ def count(program, function, arguments):
     return int(match.group(1))
 
 
+def count_trtllm(program):
+    """Counts what bench-trtllm does. Returns how many limits are broken."""
+    broken = 0
+    for what, function, arguments, limit in TRTLLM_LIMITS:
+        counted = count(program, function, arguments)
+        print(f"{what}: {counted:,} instructions, at most {limit:,}")
+        broken += counted > limit
+    few, many = (count(program, "kvf_trtllm_registrar_register", ["--only", "4", "--peers", peers])
+                 for peers in ("40", "320"))
+    print(f"registering 320 peers: {many:,} instructions, {many / few:.1f} times those of 40, "
+          f"at most {MOST_GROWTH_OF_PEERS}")
+    return broken + (many / few > MOST_GROWTH_OF_PEERS)
+
+
 def main():
     program = sys.argv[1]
     if shutil.which("valgrind") is None:
@@ -52,6 +75,7 @@ def main():
     growth = many / counts[LIMITS[0][0]]
     print(f"plan of 640 layers: {many:,} instructions, {growth:.1f} times those of 80, at most {MOST_GROWTH}")
     broken += growth > MOST_GROWTH
+    broken += count_trtllm(sys.argv[2])
     return 1 if broken else 0
 
 
