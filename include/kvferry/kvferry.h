@@ -10,6 +10,7 @@
 #include "kvferry/layout.h"
 #include "kvferry/log.h"
 #include "kvferry/memory.h"
+#include "kvferry/mooncake.h"
 #include "kvferry/plan.h"
 #include "kvferry/safetensors.h"
 #include "kvferry/status.h"
