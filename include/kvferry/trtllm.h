@@ -402,7 +402,8 @@ KVF_API enum kvf_status kvf_trtllm_registrar_pair(kvf_trtllm_registrar *registra
 
 /** Plans one pair without a registrar and without upstream's limits: ranks are elected by kvf_elect over both whole
  *  instances (one DP group each), so HND meets NHD, any tokens per block and any context parallelism meet.
- *  @param src, dst  all ranks of the two instances, borrowed for the call. @param source, destination  which are meant
+ *  @param src, dst  all ranks of the two instances, borrowed for the call; those of other DP groups than the meant ones'
+ *                   are left out. @param source, destination  which are meant
  *  @param out  returned to the caller (free with kvf_trtllm_pair_release)
  *  @return as kvf_trtllm_registrar_pair; KVF_ERR_INCOMPATIBLE also when a needed layer is held by no source rank */
 KVF_API enum kvf_status kvf_trtllm_pair_native(const kvf_trtllm_rank *const *src, size_t src_count,
@@ -453,11 +454,12 @@ typedef struct kvf_trtllm_write kvf_trtllm_write;
 
 /** Binds. Nothing is expanded: the write holds runs of block ids, no fragment.
  *  @param out  returned to the caller (free with kvf_trtllm_write_destroy); an empty write is fine
- *  @return KVF_OK; KVF_ERR_IDS naming group, index and value (an id outside its pool, "positional block tables differ
- *          in length: src=.. dst=..; both sides must span the same prompt"); KVF_ERR_INCOMPATIBLE with the text of the
- *          first elected view whose mapper cannot be built; KVF_ERR_OUT_OF_RANGE; KVF_ERR_NOT_SUPPORTED (a partial
- *          chunk under context parallelism, strict only); KVF_ERR_OVERFLOW; KVF_ERR_INVALID_ARGUMENT;
- *          KVF_ERR_NO_MEMORY */
+ *  @return KVF_OK; KVF_ERR_IDS naming group, index and value (an id outside its pool or twice in a list; strict:
+ *          "positional block tables differ in length: src=.. dst=..; both sides must span the same prompt"; native: a
+ *          source hole under a destination id outside of windows, a destination list too short); KVF_ERR_INCOMPATIBLE
+ *          with the text of the first elected view whose mapper cannot be built or whose memory overlaps;
+ *          KVF_ERR_OUT_OF_RANGE; KVF_ERR_NOT_SUPPORTED (under context parallelism: a partial chunk, strict only; rings
+ *          of unlike length); KVF_ERR_OVERFLOW; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NO_MEMORY */
 KVF_API enum kvf_status kvf_trtllm_pair_bind(const kvf_trtllm_pair *pair, const struct kvf_trtllm_request *request,
                                              kvf_trtllm_write **out, struct kvf_error *error);
 

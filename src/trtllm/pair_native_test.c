@@ -29,8 +29,8 @@ static const struct row {
     int64_t prompt, begin, end, start; /**< end 0: whole; start -1: none */
     const char *moves;                 /**< or the refusal */
 } rows[] = {
-    {"head-major to token-major", {KVF_TRTLLM_INDEXED, KVF_TRTLLM_NHD}, {2, 2}, {{(int64_t[]){1}, 1}, {(int64_t[]){2}, 1}},
-     2, 0, 0, -1,
+    {"head-major to token-major", {KVF_TRTLLM_INDEXED, KVF_TRTLLM_NHD}, {2, 2},
+     {{(int64_t[]){1}, 1}, {(int64_t[]){2}, 1}}, 2, 0, 0, -1,
      /* K: both heads of token 0, of token 1; then V, whose first row touches K's last on both sides */
      "10032>20064+4 10040>20068+4 10036>20072+4 10044>20076+8 10056>20084+4 10052>20088+4 10060>20092+4"},
     {"blocks of 2 into blocks of 4", {KVF_TRTLLM_NHD, KVF_TRTLLM_NHD}, {2, 4},
@@ -49,16 +49,16 @@ static const struct row {
     {"nothing before token 3", {KVF_TRTLLM_NHD, KVF_TRTLLM_NHD}, {2, 4},
      {{(int64_t[]){5, 3, 0}, 3}, {(int64_t[]){1, 7}, 2}}, 5, 0, 0, 3,
      "10096>20080+16 10112>20112+16 10000>20448+16 10016>20480+16"},
-    {"a source hole", {KVF_TRTLLM_NHD, KVF_TRTLLM_NHD}, {2, 2}, {{(int64_t[]){5, -1}, 2}, {(int64_t[]){1, 7}, 2}}, 4, 0, 0,
-     -1, "source group 0: no block at position 2, but destination group 0 wants it in id 7"},
+    {"a source hole", {KVF_TRTLLM_NHD, KVF_TRTLLM_NHD}, {2, 2}, {{(int64_t[]){5, -1}, 2}, {(int64_t[]){1, 7}, 2}},
+     4, 0, 0, -1, "source group 0: no block at position 2, but destination group 0 wants it in id 7"},
     {"a destination list too short", {KVF_TRTLLM_NHD, KVF_TRTLLM_NHD}, {2, 2},
      {{(int64_t[]){5, 3}, 2}, {(int64_t[]){1}, 1}}, 4, 0, 0, -1,
      "destination group 0: 1 ids from ordinal 0 end before position 2, the range ends at 4"},
     {"one slot for two ordinals", {KVF_TRTLLM_NHD, KVF_TRTLLM_NHD}, {2, 2},
      {{(int64_t[]){5, 3}, 2}, {(int64_t[]){1, 1}, 2}}, 4, 0, 0, -1,
      "destination group 0: id 1 at index 1 is at index 0 already"},
-    {"an id outside its pool", {KVF_TRTLLM_NHD, KVF_TRTLLM_NHD}, {2, 2}, {{(int64_t[]){8}, 1}, {(int64_t[]){1}, 1}}, 2, 0,
-     0, -1, "source group 0: id 8 at index 0, expected -1 or below 8"},
+    {"an id outside its pool", {KVF_TRTLLM_NHD, KVF_TRTLLM_NHD}, {2, 2}, {{(int64_t[]){8}, 1}, {(int64_t[]){1}, 1}},
+     2, 0, 0, -1, "source group 0: id 8 at index 0, expected -1 or below 8"},
 };
 
 static void test_rows(void **state)
@@ -300,7 +300,8 @@ static const struct refusal {
      "source rank 0: group 0 view 0 layer 0: 32 bytes from 0 on pass the end of a slot of 24"},
     {"a gap in a layer", change_gap, "buffers are not contiguous"},
     {"replicated blocks of unlike size", change_replicated,
-     "view []: tokens per block of a replicated view, whose blocks are whole, is 2 at the source, 4 at the destination"},
+     "view []: tokens per block of a replicated view, whose blocks are whole, is 2 at the source, 4 at the "
+     "destination"},
     {"layers that overlap", change_overlap, "source rank 0's page table: #0 layer 0 slot 0 overlaps #0 layer 1 slot 0"},
 };
 
