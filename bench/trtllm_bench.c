@@ -193,12 +193,12 @@ static void measure_bind(int64_t mapper, int64_t blocks, int rounds, int turns)
     }
     ours = bench_summary(bind_s, (size_t)rounds);
     printf("{\"bench\": \"trtllm\", \"what\": \"bind\", \"order\": \"%s\", \"blocks\": %lld, \"layers\": %d, "
-           "\"bind_us\": %.1f, \"aim_us\": 1000, \"copies\": %lld, \"walk_us\": %.1f}\n", order, (long long)blocks, LAYERS,
-           ours.median_s * 1e6, copies, walk_s * 1e6);
+           "\"bind_us\": %.1f, \"aim_us\": 1000, \"copies\": %lld, \"walk_us\": %.1f}\n", order, (long long)blocks,
+           LAYERS, ours.median_s * 1e6, copies, walk_s * 1e6);
     if (turns > 0) {
         theirs = bench_summary(numpy_s, (size_t)turns);
-        printf("{\"bench\": \"trtllm\", \"what\": \"numpy\", \"order\": \"%s\", \"blocks\": %lld, \"offsets_us\": %.1f, "
-               "\"write_us\": %.1f, \"fragments\": %lld, \"array_bytes\": %lld, \"write_against_bind\": %.1f}\n", order,
+        printf("{\"bench\": \"trtllm\", \"what\": \"numpy\", \"order\": \"%s\", \"blocks\": %lld, "
+               "\"offsets_us\": %.1f, \"write_us\": %.1f, \"fragments\": %lld, \"array_bytes\": %lld, \"write_against_bind\": %.1f}\n", order,
                (long long)blocks, bench_summary(contact_s, (size_t)turns).median_s * 1e6, theirs.median_s * 1e6,
                transcript.fragments, transcript.bytes, theirs.median_s / ours.median_s);
     }

@@ -402,8 +402,8 @@ KVF_API enum kvf_status kvf_trtllm_registrar_pair(kvf_trtllm_registrar *registra
 
 /** Plans one pair without a registrar and without upstream's limits: ranks are elected by kvf_elect over both whole
  *  instances (one DP group each), so HND meets NHD, any tokens per block and any context parallelism meet.
- *  @param src, dst  all ranks of the two instances, borrowed for the call; those of other DP groups than the meant ones'
- *                   are left out. @param source, destination  which are meant
+ *  @param src, dst  all ranks of the two instances, borrowed for the call; DP groups that neither of the two ranks
+ *                   belongs to are left out. @param source, destination  which two are meant
  *  @param out  returned to the caller (free with kvf_trtllm_pair_release)
  *  @return as kvf_trtllm_registrar_pair; KVF_ERR_INCOMPATIBLE also when a needed layer is held by no source rank */
 KVF_API enum kvf_status kvf_trtllm_pair_native(const kvf_trtllm_rank *const *src, size_t src_count,
