@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <string.h>
 
+#include "cli/plan_json.h"
 #include "cli/plan_set.h"
 
 static bool same_but_layer(const struct kvf_cell *a, const struct kvf_cell *b)
@@ -87,15 +88,15 @@ static json_t *shapes_json(const kvf_plan *plan, size_t track, const struct kvf_
     return shapes;
 }
 
-static json_t *tracks_json(const struct plan_pair *pair)
+json_t *plan_tracks_json(const kvf_plan *plan)
 {
     json_t *tracks = json_array();
     struct kvf_track key;
-    for (size_t t = 0; t < (size_t)pair->info.tracks && kvf_plan_track(pair->plan, t, &key) == KVF_OK; t++)
+    for (size_t t = 0; kvf_plan_track(plan, t, &key) == KVF_OK; t++)
         json_array_append_new(tracks, json_pack("{s:I, s:I, s:I, s:I, s:o}", "source_group", (json_int_t)key.src_group,
                                                 "destination_group", (json_int_t)key.dst_group, "tokens_per_entry",
                                                 (json_int_t)key.tokens_per_entry, "patches", (json_int_t)key.patches,
-                                                "shapes", shapes_json(pair->plan, t, &key)));
+                                                "shapes", shapes_json(plan, t, &key)));
     return tracks;
 }
 
@@ -122,7 +123,7 @@ static json_t *pair_json(const struct plan_set *set, const struct plan_pair *pai
                      (json_int_t)pair->info.boxes, "shortest_run_bytes", (json_int_t)pair->info.shortest_run_bytes,
                      "grain_tokens", (json_int_t)pair->info.grain_tokens, "plan_bytes",
                      (json_int_t)pair->info.plan_bytes, "estimate", cost_json(pair->bound.bytes, pair->bound.runs),
-                     "share", share_json(pair->share), "tracks", tracks_json(pair));
+                     "share", share_json(pair->share), "tracks", plan_tracks_json(pair->plan));
 }
 
 static json_t *side_json(const kvf_instance *instance)

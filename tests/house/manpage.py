@@ -16,6 +16,13 @@ def help_of(program, *arguments):
     return done.stdout
 
 
+def all_help(program, command):
+    """The help of a command and of the commands below it, which its own help lists as rows of two words and more."""
+    text = help_of(program, command, "--help")
+    below = re.findall(r"^  ([a-z]+)  +\S", text.partition("options:")[0], re.MULTILINE)
+    return text + "".join(help_of(program, command, name, "--help") for name in below)
+
+
 def main():
     program, page = sys.argv[1:3]
     with open(page, encoding="utf-8") as file:
@@ -35,7 +42,7 @@ def main():
     status = text.partition(".SH EXIT STATUS")[2].partition(".SH EXAMPLES")[0]
     missing += [f"exit code {code}" for code in codes if f".B {code}\n" not in status]
     options = set(re.findall(r"--([a-z][a-z-]+)", text)) - {"version"}
-    known = set(re.findall(r"--([a-z][a-z-]+)", "".join(help_of(program, command, "--help") for command in commands)))
+    known = set(re.findall(r"--([a-z][a-z-]+)", "".join(all_help(program, command) for command in commands)))
     missing += [f"(in the command) the option --{option} that the page names" for option in sorted(options - known)]
     for line in missing:
         print(f"missing: {line}")

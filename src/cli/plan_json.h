@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** @file plan_json.h  Parts of plans as JSON. */
+#ifndef KVFERRY_CLI_PLAN_JSON_H
+#define KVFERRY_CLI_PLAN_JSON_H
+
+#include <jansson.h>
+
+#include "cli/cli.h"
+
+/** Every track, shape and box of a plan. */
+json_t *plan_tracks_json(const kvf_plan *plan);
+
+#endif

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The mapping of views as a picture: layers and heads of each role, and which rank sends them to which. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/trtllm_pairs.h"
+
+/** Number of distinct ranks of a side, before the rank of this row, that take part. */
+static size_t letter_number(const struct trtllm_pairs *pairs, size_t rank, bool source)
+{
+    size_t number = 0;
+    for (size_t r = 0; r < rank; r++) {
+        bool takes_part = false;
+        for (size_t i = 0; i < pairs->count && !takes_part; i++)
+            takes_part = (source ? pairs->rows[i].src : pairs->rows[i].dst) == r;
+        number += takes_part;
+    }
+    return number;
+}
+
+static bool has_one_destination(const struct trtllm_pairs *pairs)
+{
+    return pairs->rows[0].dst == pairs->rows[pairs->count - 1].dst;
+}
+
+static bool is_drawn(const struct trtllm_pair_row *row, const struct trtllm_view_row *view)
+{
+    return view->view.elected && view->view.mapper != KVF_TRTLLM_MAP_ERROR && view->first_unit < view->end_unit &&
+           (row->state_paired || view->view.mapper < KVF_TRTLLM_MAP_STATE_MATCH);
+}
+
+static void add_cells(const struct trtllm_pairs *pairs, size_t index, struct draw_map *map)
+{
+    const struct trtllm_pair_row *row = &pairs->rows[index];
+    for (size_t v = 0; v < row->view_count; v++) {
+        const struct trtllm_view_row *view = &row->views[v];
+        for (size_t l = 0; l < view->layer_count && is_drawn(row, view); l++)
+            map->cells[map->count++] =
+                (struct draw_cell){view->roles[0] != '\0' ? view->roles : "(no role)", view->layers[l],
+                                   view->first_unit, view->end_unit, index};
+    }
+}
+
+static bool map_init(const struct trtllm_pairs *pairs, struct draw_map *out)
+{
+    size_t most = 0;
+    char from[8], to[8];
+    *out = (struct draw_map){.units = "heads"};
+    for (size_t i = 0; i < pairs->count; i++) {
+        for (size_t v = 0; v < pairs->rows[i].view_count; v++)
+            most += pairs->rows[i].views[v].layer_count;
+    }
+    out->cells = calloc(most + 1, sizeof(*out->cells));
+    out->names = calloc(pairs->count + 1, sizeof(*out->names));
+    if (out->cells == NULL || out->names == NULL)
+        return false;
+    for (size_t i = 0; i < pairs->count; i++) {
+        bool alone = has_one_destination(pairs);
+        draw_letter(letter_number(pairs, pairs->rows[i].src, true), 'A', from, sizeof(from));
+        draw_letter(letter_number(pairs, pairs->rows[i].dst, false), 'a', to, sizeof(to));
+        snprintf(out->names[i], sizeof(out->names[i]), "%s%s%s", from, alone ? "" : ">", alone ? "" : to);
+        add_cells(pairs, i, out);
+    }
+    return true;
+}
+
+static void print_names(const struct trtllm_pairs *pairs, const struct draw_map *map, const struct draw_glyphs *glyphs,
+                        FILE *out)
+{
+    char from[288], to[288], bytes[24];
+    int64_t most = 1;
+    for (size_t i = 0; i < pairs->count; i++)
+        most = pairs->rows[i].upstream.cost.bytes > most ? pairs->rows[i].upstream.cost.bytes : most;
+    for (size_t i = 0; i < pairs->count; i++) {
+        const struct trtllm_pair_row *row = &pairs->rows[i];
+        fprintf(out, "  %5s = %s > %s  ", map->names[i], trtllm_side_name(&pairs->src, row->src, from, sizeof(from)),
+                trtllm_side_name(&pairs->dst, row->dst, to, sizeof(to)));
+        draw_bar((double)row->upstream.cost.bytes / (double)most, 16, glyphs, out);
+        fprintf(out, " %9s\n", cli_format_bytes(row->upstream.cost.bytes, bytes));
+    }
+}
+
+void trtllm_pairs_draw(const struct trtllm_pairs *pairs, FILE *out)
+{
+    const struct draw_glyphs *glyphs = draw_glyphs_for_locale();
+    struct draw_map map;
+    if (map_init(pairs, &map) && map.count > 0) {
+        fprintf(out, "\nwho sends which layers and heads:\n");
+        draw_maps(&map, glyphs, out);
+        print_names(pairs, &map, glyphs, out);
+    }
+    free(map.cells);
+    free(map.names);
+}
