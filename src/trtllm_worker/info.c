@@ -142,7 +142,10 @@ static enum kvf_status run_complete(kvf_trtllm_worker *worker, void *argument, s
         status = encode(self, &bytes, &byte_count, error);
     if (status == KVF_OK)
         status = make_registrar(worker, self, &registrar, error);
+    if (status == KVF_OK)
+        status = kvfi_loop_watch(&worker->loop, &worker->sender.watch, error);
     if (status != KVF_OK) {
+        kvf_trtllm_registrar_destroy(registrar);
         free(bytes);
         kvf_trtllm_rank_release(self);
         return status;

@@ -102,8 +102,8 @@ void kvfi_senders_handle(kvf_trtllm_worker *worker, const struct kvfi_route *fro
     struct kvfi_trtllm_message message;
     struct kvf_error error = {.position = -1};
 
-    if (worker->self == NULL || count > KVFI_CHANNEL_FRAMES)
-        return; /* nobody knows this endpoint before the rank is complete */
+    if (count > KVFI_CHANNEL_FRAMES)
+        return;
     for (size_t i = 0; i < count; i++)
         copies[i] = (struct kvfi_trtllm_frame){frames[i].bytes, frames[i].byte_count};
     if (kvfi_trtllm_read(copies, count, &message, &error) == KVF_OK) {

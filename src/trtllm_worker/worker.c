@@ -84,10 +84,14 @@ static void info_ready(void *owner, struct kvfi_watch *watch)
     kvfi_channel_dispatch(worker->info.channel, &INFO, worker);
 }
 
+/* Rank 0 may be complete, and tell of all ranks' endpoints, a moment before this rank is: what comes in between waits
+ * in the socket, which is watched from then on. */
 static void sender_ready(void *owner, struct kvfi_watch *watch)
 {
     kvf_trtllm_worker *worker = owner;
     (void)watch;
+    if (worker->self == NULL)
+        return;
     kvfi_channel_dispatch(worker->sender.channel, &SENDER, worker);
 }
 
@@ -118,7 +122,7 @@ static enum kvf_status open_socket(kvf_trtllm_worker *worker, struct kvfi_worker
     if (status != KVF_OK)
         return status;
     socket->watch = (struct kvfi_watch){.fd = kvfi_channel_fd(socket->channel), .ready = ready};
-    return kvfi_loop_watch(&worker->loop, &socket->watch, error);
+    return socket == &worker->sender ? KVF_OK : kvfi_loop_watch(&worker->loop, &socket->watch, error);
 }
 
 static enum kvf_status open_sockets(kvf_trtllm_worker *worker, struct kvf_error *error)
