@@ -37,66 +37,23 @@ static struct trtllm_job *find_job(const struct trtllm_serve *serve, int64_t rid
     return NULL;
 }
 
-static const struct kvf_trtllm_group *group_of(const struct trtllm_serve *serve, size_t index)
-{
-    const struct kvf_trtllm_page_table *table = kvf_trtllm_rank_get_spec(serve->rank)->page_table;
-    return index < table->group_count ? &table->groups[index] : NULL;
-}
-
-/** First token behind the blocks that a piece has whole. */
-static int64_t whole_until(const struct trtllm_serve *serve, const struct trtllm_line *line, size_t piece)
-{
-    int64_t each = kvf_trtllm_rank_get_spec(serve->rank)->page_table->tokens_per_block;
-    int64_t end = line->pieces[piece].end;
-    return piece + 1 == line->piece_count || end == line->prompt_tokens ? end : end / each * each;
-}
-
-/** The lists of one piece: what is outside of it is a hole; state, and groups with a window, go with the last one. */
-static bool cut_lists(const struct trtllm_serve *serve, const struct trtllm_job *job, int64_t begin, int64_t end,
-                      bool is_last, struct kvf_trtllm_blocks *out)
-{
-    const struct trtllm_line *line = &job->line;
-    int64_t each = kvf_trtllm_rank_get_spec(serve->rank)->page_table->tokens_per_block;
-    for (size_t g = 0; g < line->group_count; g++) {
-        const struct kvf_trtllm_group *group = group_of(serve, g);
-        bool is_state = group != NULL && group->cache == KVF_TRTLLM_STATE;
-        bool late = is_state || (group != NULL && group->sliding_window_size != KVF_TRTLLM_NONE &&
-                                 group->sliding_window_size < line->prompt_tokens);
-        size_t count = is_state && !is_last ? 0 : line->groups[g].count;
-        int64_t *ids = calloc(count + 1, sizeof(*ids));
-        if (ids == NULL)
-            return false;
-        for (size_t i = 0; i < count; i++) {
-            bool inside = (int64_t)i * each >= begin && (int64_t)i * each < end;
-            ids[i] = (late ? is_last : inside || line->piece_count == 1) ? line->groups[g].ids[i] : -1;
-        }
-        out[g] = (struct kvf_trtllm_blocks){ids, count};
-    }
-    return true;
-}
-
+/** Hands over the next piece. The library takes of the tables what the piece completes. */
 static enum kvf_status send_piece(struct trtllm_serve *serve, struct trtllm_job *job, struct kvf_error *error)
 {
     const struct trtllm_line *line = &job->line;
     struct kvf_trtllm_piece piece;
-    struct kvf_trtllm_blocks *lists = calloc(line->group_count + 1, sizeof(*lists));
-    enum kvf_status status = KVF_ERR_NO_MEMORY;
     kvf_trtllm_piece_init(&piece, sizeof(piece));
     piece.rid = line->rid;
     piece.is_last = job->next_piece + 1 == line->piece_count;
-    piece.token_begin = job->next_piece > 0 ? whole_until(serve, line, job->next_piece - 1) : 0;
-    piece.token_end = whole_until(serve, line, job->next_piece);
-    piece.groups = lists;
+    piece.token_begin = line->pieces[job->next_piece].begin;
+    piece.token_end = line->pieces[job->next_piece].end;
+    piece.groups = line->groups;
     piece.group_count = line->group_count;
-    if (lists != NULL && cut_lists(serve, job, piece.token_begin, piece.token_end, piece.is_last != 0, lists))
-        status = kvf_trtllm_worker_send_piece(serve->worker, &piece, error);
+    enum kvf_status status = kvf_trtllm_worker_send_piece(serve->worker, &piece, error);
     if (status == KVF_OK && piece.is_last && line->schedule == KVF_TRTLLM_GENERATION_FIRST &&
         line->aux_slot != KVF_TRTLLM_NONE)
         status = kvf_trtllm_worker_send_aux(serve->worker, line->rid, line->aux_slot, error);
     job->next_piece += status == KVF_OK;
-    for (size_t g = 0; lists != NULL && g < line->group_count; g++)
-        free((int64_t *)lists[g].ids);
-    free(lists);
     return status;
 }
 

@@ -249,13 +249,14 @@ PY
     look nhd 7 1,0,17,4,13,8
 }
 @test "worker: a check that can fail" {
-    ! move indexed "{\"fill\": \"none\", ${sends#\{}" "$receives"
+    run move indexed "{\"fill\": \"none\", ${sends#\{}" "$receives"
+    [ "$status" -eq 1 ]
     grep '"event":"checked","where":"pool \[0\]\[0\] +0","expected":[0-9]*,"found":90,"wrong":24[0-9]*' gen.out
     grep '"exit":1' gen.out
 }
 @test "worker: pieces, auxiliary data, generation first" {
-    move indexed '{"requests": [{"rid": 8, "schedule": "generation-first", "prompt": 90, "pieces": [[0, 40], [40, 90], [90, 90]],
-                                 "blocks": [[5, 9, 2, 19, 11, 0]], "aux_slot": 2}]}' \
+    move indexed '{"requests": [{"rid": 8, "schedule": "generation-first", "prompt": 90,
+                                 "pieces": [[0, 40], [40, 90], [90, 90]], "blocks": [[5, 9, 2, 19, 11, 0]], "aux_slot": 2}]}' \
         '{"check": true, "requests": [{"rid": 8, "schedule": "generation-first", "from": "ctx", "prompt": 90,
            "ctx_dp_rank": 0, "blocks": [[1, 0, 17, 4, 13, 8]], "aux_slot": 3}]}'
     grep '"event":"checked","wrong":0' gen.out
@@ -292,6 +293,34 @@ PY
     exec 7>&-
     wait $ctx
 }
+@test "worker: asked before it is complete" {
+    ranks ctx 2 indexed ctx.json
+    ranks gen 1 indexed gen.json
+    member ctx.json src '{}'
+    member gen.json dst '{"check": true}'
+    mkfifo to0 to1 to_gen
+    for r in 0 1; do
+        "$kvferry" trtllm worker --role context ctx.json --rank $r >ctx$r.out <to$r &
+        pids[r]=$!
+    done
+    exec 5>to0 6>to1
+    for r in 0 1; do sender[r]=$(tail -f -n +1 ctx$r.out | grep -m1 -o '"sender":"[^"]*' | cut -d'"' -f4); done
+    info=$(grep -o '"info":"[^"]*' ctx0.out | cut -d'"' -f4)
+    complete='{"complete": {"sender_endpoints": ["'"${sender[0]}"'", "'"${sender[1]}"'"]}}'
+    echo "$complete" >&5
+    echo '{"rid": 3, "prompt": 20, "blocks": [[1, 2]]}' >&5
+    echo '{"rid": 3, "prompt": 20, "blocks": [[1, 2]]}' >&6
+    "$kvferry" trtllm worker --role generation gen.json >gen.out <to_gen &
+    local gen=$!
+    exec 8>to_gen
+    echo '{"rid": 3, "prompt": 20, "blocks": [[1, 2]], "info": "'"$info"'"}' >&8
+    tail -f -n +1 ctx0.out | grep -m1 '"event":"settled","rid":3'
+    echo "$complete" >&6
+    exec 5>&- 6>&- 8>&-
+    wait $gen
+    wait "${pids[0]}"
+    wait "${pids[1]}"
+}
 @test "worker: lines that cannot be used" {
     ranks gen 1 indexed gen.json
     member gen.json dst '{}'
@@ -309,10 +338,13 @@ PY
 {"send": 5}
 {"complete": {"senders": []}}
 LINES
-    ! "$kvferry" trtllm worker --role generation gen.json --rank 0 <lines >gen.out
+    run "$kvferry" trtllm worker --role generation gen.json --rank 0 <lines
+    [ "$status" -eq 3 ]
+    echo "$output" >gen.out
     grep -v '"ready"\|"end"' gen.out >lines.out
-    if [ "${KVF_RECORD:-0}" = 1 ]; then cp lines.out "$expected/trtllm-lines.txt"; fi
-    diff -u "$expected/trtllm-lines.txt" lines.out
+    local record=$BATS_TEST_DIRNAME/expected/trtllm-lines.txt
+    if [ "${KVF_RECORD:-0}" = 1 ]; then cp lines.out "$record"; fi
+    diff -u "$record" lines.out
     grep '"exit":3' gen.out
 }
 @test "worker: SPECs that cannot be used" {
