@@ -298,7 +298,7 @@ struct kvf_trtllm_status {
     int64_t in_doubt;              /**< writers, or writes, of which nobody knows whether they are over */
     int64_t pieces;                /**< send: handed over */
     int64_t tokens;                /**< delivered: all tokens below this one, to all that asked */
-    int64_t bytes;                 /**< send: placed; receive: of the plan when this side knows it, else 0 */
+    int64_t bytes;                 /**< send: placed; receive: placed as the writers report it, 0 when they do not */
     char peer[KVF_TRTLLM_AGENT_NAME_BYTES]; /**< whom an error is about, or "" */
     char text[KVF_ERROR_TEXT_BYTES];        /**< why it ended so, or "" */
 };
@@ -338,7 +338,7 @@ struct kvf_trtllm_event {
     int64_t rid;
     int64_t piece;     /**< PIECE: its number, from 0 */
     int64_t tokens;    /**< delivered */
-    int64_t bytes;     /**< moved, where this side knows it */
+    int64_t bytes;     /**< placed; receive: as the writers report it */
     int64_t peers;     /**< that took part */
     int64_t started_ns, ended_ns; /**< monotonic clock */
     char peer[KVF_TRTLLM_AGENT_NAME_BYTES]; /**< whom it is about, where one peer is meant */

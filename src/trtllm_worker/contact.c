@@ -356,29 +356,29 @@ static void forget_old(kvf_trtllm_worker *worker)
     }
 }
 
-struct kvfi_contact *kvfi_contact_get(kvf_trtllm_worker *worker, const char *endpoint, struct kvf_error *error)
+enum kvf_status kvfi_contact_get(kvf_trtllm_worker *worker, const char *endpoint, struct kvfi_contact **out,
+                                 struct kvf_error *error)
 {
     struct kvfi_table *table = &worker->receivers->contacts;
     struct kvfi_link *link = kvfi_table_find(table, endpoint, strlen(endpoint));
     struct kvfi_contact *contact;
 
-    if (link != NULL)
-        return KVFI_HOLDER(link, struct kvfi_contact, link);
+    if (link != NULL) {
+        *out = KVFI_HOLDER(link, struct kvfi_contact, link);
+        return KVF_OK;
+    }
     forget_old(worker);
-    if (table->count >= (size_t)worker->options.max_peers) {
-        kvfi_fail(error, KVF_ERR_LIMIT, "%zu info endpoints are known, at most max_peers %" PRId64, table->count,
-                  worker->options.max_peers);
-        return NULL;
-    }
+    if (table->count >= (size_t)worker->options.max_peers)
+        return kvfi_fail(error, KVF_ERR_LIMIT, "%zu info endpoints are known, at most max_peers %" PRId64,
+                         table->count, worker->options.max_peers);
     contact = calloc(1, sizeof *contact);
-    if (contact == NULL) {
-        kvfi_fail_memory(error, "an info endpoint");
-        return NULL;
-    }
+    if (contact == NULL)
+        return kvfi_fail_memory(error, "an info endpoint");
     memcpy(contact->endpoint, endpoint, strlen(endpoint) + 1);
     kvfi_peer_init(&contact->life);
     contact->timer.fire = on_timer;
     contact->refresh.fire = on_refresh;
     kvfi_table_insert(table, &contact->link, contact->endpoint, strlen(contact->endpoint));
-    return contact;
+    *out = contact;
+    return KVF_OK;
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "trtllm_worker/receive.h"
 
 /* ---- evidence ----------------------------------------------------------------------------------------------- */
@@ -85,6 +86,9 @@ static void on_result(kvf_trtllm_worker *worker, const struct kvfi_trtllm_result
                                 result->slice != 0 ? "another piece" : "a bounce region");
         return;
     }
+    if (result->word == KVFI_TRTLLM_SUCCESS && result->transfer_bytes > 0 && !kvfi_transfer_ended(&job->life) &&
+        !kvfi_add_i64(job->bytes, result->transfer_bytes, &job->bytes))
+        job->bytes = INT64_MAX;
     if (result->word == KVFI_TRTLLM_SUCCESS && !result->is_last) {
         check_group(job, writer);
         return;

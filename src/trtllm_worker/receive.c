@@ -68,7 +68,7 @@ static void push(struct kvfi_receive *job, struct kvfi_event_node **node, int ki
     struct kvf_trtllm_event event = {.kind = kind, .direction = KVF_TRTLLM_RECEIVE, .state = state_of(job),
                                      .status = reason_of(job), .by_peer = job->by_peer, .rid = job->rid,
                                      .tokens = job->life.state == KVFI_TRANSFER_DONE ? job->prompt_tokens : 0,
-                                     .peers = job->asked, .started_ns = job->started_ns, .ended_ns = job->ended_ns};
+                                     .bytes = job->bytes, .peers = job->asked, .started_ns = job->started_ns, .ended_ns = job->ended_ns};
 
     memcpy(event.peer, job->peer, sizeof event.peer);
     snprintf(event.text, sizeof event.text, "%s", text);
@@ -399,6 +399,7 @@ enum kvf_status kvfi_receivers_status(kvf_trtllm_worker *worker, int64_t rid, st
         count_writer(&job->writers[i].aux, out);
     }
     out->tokens = job->life.state == KVFI_TRANSFER_DONE ? job->prompt_tokens : 0;
+    out->bytes = job->bytes;
     memcpy(out->peer, job->peer, sizeof out->peer);
     memcpy(out->text, job->text, sizeof out->text);
     return KVF_OK;

@@ -79,6 +79,7 @@ struct kvfi_receive {
     struct kvfi_receive_writer *writers;
     size_t writer_count;
     int64_t group_count, expected, asked;
+    int64_t bytes;             /* as writers report it; stock ones say 0 */
     int64_t writing_group;     /* -1 until a writer told that it wrote */
     struct kvfi_event_node *terminal, *settled; /* NULL once used */
     bool given_up;             /* settled can never be told */
@@ -144,8 +145,9 @@ void kvfi_receive_unlink(struct kvfi_receive *job);
 
 /* ---- contacts and instances (contact.c, instance.c) -------------------------------------------------------------- */
 
-/** The contact of an endpoint, made when there is none. NULL with `error`. */
-struct kvfi_contact *kvfi_contact_get(kvf_trtllm_worker *worker, const char *endpoint, struct kvf_error *error);
+/** The contact of an endpoint, made when there is none. @return KVF_OK; KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY */
+enum kvf_status kvfi_contact_get(kvf_trtllm_worker *worker, const char *endpoint, struct kvfi_contact **out,
+                                 struct kvf_error *error);
 /** Has the job wait for it: it is published or failed, perhaps before this returns. */
 void kvfi_contact_need(kvf_trtllm_worker *worker, struct kvfi_contact *contact, struct kvfi_receive *job);
 /** The answer on a route that this rank asks on; false when it is none of these. */

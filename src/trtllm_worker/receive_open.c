@@ -193,10 +193,10 @@ enum kvf_status kvfi_receivers_open(kvf_trtllm_worker *worker, const struct kvf_
         status = check_groups(self, receive, error);
     if (status == KVF_OK)
         status = check_aux(self, receive, error);
-    if (status == KVF_OK) {
-        contact = kvfi_contact_get(worker, receive->info_endpoint, error);
-        status = contact == NULL ? KVF_ERR_LIMIT : make(worker, receive, &job, error);
-    }
+    if (status == KVF_OK)
+        status = kvfi_contact_get(worker, receive->info_endpoint, &contact, error);
+    if (status == KVF_OK)
+        status = make(worker, receive, &job, error);
     if (status != KVF_OK)
         return status;
     kvfi_table_insert(&all->jobs, &job->link, &job->rid, sizeof job->rid);

@@ -230,6 +230,11 @@ void script_close(struct script *script)
 
 /* ---- listening ---------------------------------------------------------------------------------------------- */
 
+void script_answer(struct script *script)
+{
+    assert_int_equal(kvfi_channel_send(script->info, &script->asker, script->bytes, script->byte_count, NULL), KVF_OK);
+}
+
 static void on_info(void *context, const struct kvfi_route *from, const struct kvfi_frame *frames, size_t count)
 {
     struct script *script = context;
@@ -238,8 +243,9 @@ static void on_info(void *context, const struct kvfi_route *from, const struct k
     assert_int_equal(frames[0].byte_count, strlen("REQUEST_INSTANCE_INFO"));
     assert_memory_equal(frames[0].bytes, "REQUEST_INSTANCE_INFO", frames[0].byte_count);
     script->asked++;
+    script->asker = *from;
     if (!script->mute)
-        assert_int_equal(kvfi_channel_send(script->info, from, script->bytes, script->byte_count, NULL), KVF_OK);
+        script_answer(script);
 }
 
 struct listener {
@@ -290,7 +296,7 @@ static void on_sender(void *context, const struct kvfi_route *from, const struct
     take(listener->script, listener->rank, &message);
 }
 
-static void pump(struct script *script)
+void script_pump(struct script *script)
 {
     static const struct kvfi_dialect info = {.name = "info", .handle_frames = on_info};
     static const struct kvfi_dialect sender = {.name = "sender", .handle_frames = on_sender};
@@ -313,7 +319,7 @@ void script_until(struct script *script, const int *counter, int value)
     while (*counter < value) {
         if (kvfi_now_ns() > deadline)
             fail_msg("a counter stands at %d, expected %d", *counter, value);
-        pump(script);
+        script_pump(script);
     }
     assert_int_equal(*counter, value);
 }
@@ -392,6 +398,6 @@ void script_sync(struct script *script)
     while (gen_stats(script->gen).results_dropped == before) {
         if (kvfi_now_ns() > deadline)
             fail_msg("the generation rank does not read");
-        pump(script);
+        script_pump(script);
     }
 }

@@ -58,6 +58,7 @@ struct script {
     void *bytes;                   /* the rank info that it answers with */
     size_t byte_count;
     bool mute;                     /* does not answer at its info endpoint */
+    struct kvfi_route asker;       /* who asked there last */
     int asked, registered[SCRIPT_RANKS], requested[SCRIPT_RANKS], cancelled[SCRIPT_RANKS];
     struct kvfi_trtllm_ask ask;    /* the last REQUEST_DATA; owned */
     char cancel_name[128];         /* of the last CANCEL_SESSION */
@@ -81,6 +82,10 @@ void script_close(struct script *script);
 
 /** Handles what comes until `*counter` is `value` (or more). */
 void script_until(struct script *script, const int *counter, int value);
+/** Answers who asked last. */
+void script_answer(struct script *script);
+/** Handles what has come, or comes within a few milliseconds. */
+void script_pump(struct script *script);
 /** All ranks below `count` got a request. */
 void script_requested(struct script *script, size_t count, int value);
 
