@@ -198,7 +198,8 @@ static void measure_bind(int64_t mapper, int64_t blocks, int rounds, int turns)
     if (turns > 0) {
         theirs = bench_summary(numpy_s, (size_t)turns);
         printf("{\"bench\": \"trtllm\", \"what\": \"numpy\", \"order\": \"%s\", \"blocks\": %lld, "
-               "\"offsets_us\": %.1f, \"write_us\": %.1f, \"fragments\": %lld, \"array_bytes\": %lld, \"write_against_bind\": %.1f}\n", order,
+               "\"offsets_us\": %.1f, \"write_us\": %.1f, \"fragments\": %lld, \"array_bytes\": %lld, "
+               "\"write_against_bind\": %.1f}\n", order,
                (long long)blocks, bench_summary(contact_s, (size_t)turns).median_s * 1e6, theirs.median_s * 1e6,
                transcript.fragments, transcript.bytes, theirs.median_s / ours.median_s);
     }

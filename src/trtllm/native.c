@@ -11,9 +11,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/** Most ranks of one DP group that are derived of one info. */
-enum { MOST_IMPLIED = 4096 };
-
 static const struct kvf_trtllm_rank_spec *spec_of(const kvf_trtllm_rank *rank)
 {
     return kvf_trtllm_rank_get_spec(rank);
@@ -116,6 +113,28 @@ static void mark_elected(kvf_trtllm_pair *pair)
     }
 }
 
+/** Refuses what would take long: the infos may be a peer's. */
+static enum kvf_status check_work(const struct kvfi_trt_native *native, struct kvf_error *error)
+{
+    int64_t places = 0, views[2] = {0, 0};
+    enum kvf_status status = KVF_OK;
+
+    for (int side = 0; side < 2; side++) {
+        for (size_t i = 0; i < native->counts[side]; i++) {
+            const struct kvfi_trt_geometry *geometry = kvfi_trt_rank_geometry(native->members[side][i].rank);
+
+            if ((int64_t)geometry->view_count > views[side]) views[side] = (int64_t)geometry->view_count;
+            for (size_t v = 0; v < geometry->view_count && places <= KVFI_TRT_NATIVE_MAX_PLACES; v++)
+                places += 1 + (int64_t)geometry->views[v].place_count;
+        }
+    }
+    if (places > KVFI_TRT_NATIVE_MAX_PLACES || views[0] * views[1] > KVFI_TRT_NATIVE_MAX_PAIRS)
+        status = kvfi_fail(error, KVF_ERR_LIMIT, "all ranks have more than %d views and layers of views, or %"
+                           PRId64 " by %" PRId64 " views are more than %d pairs", KVFI_TRT_NATIVE_MAX_PLACES, views[0], views[1],
+                           KVFI_TRT_NATIVE_MAX_PAIRS);
+    return status;
+}
+
 /** Makes the pair from members that are known. */
 static enum kvf_status create_pair(struct kvfi_trt_native *native, kvf_trtllm_pair **out, struct kvf_error *error)
 {
@@ -126,7 +145,8 @@ static enum kvf_status create_pair(struct kvfi_trt_native *native, kvf_trtllm_pa
     enum kvf_status status;
     size_t count = 0;
 
-    status = list_pairs(self, peer, &keys, &count, error);
+    status = check_work(native, error);
+    if (status == KVF_OK) status = list_pairs(self, peer, &keys, &count, error);
     if (status == KVF_OK) status = kvfi_trt_pair_new(self, peer, false, keys, count, &pair, error);
     if (status == KVF_OK) status = kvfi_trt_pair_judge(pair, error);
     if (status == KVF_OK) status = kvfi_trt_native_forms(native, error);
@@ -165,9 +185,9 @@ static enum kvf_status imply_members(struct kvfi_trt_native *native, int side, c
     int64_t tp = kvfi_trt_group_tp(spec), cp = spec->cp_size > 1 ? spec->cp_size : 1, count;
     enum kvf_status status = KVF_OK;
 
-    if (!kvfi_mul_i64(tp, cp, &count) || count > MOST_IMPLIED) {
+    if (!kvfi_mul_i64(tp, cp, &count) || count > KVFI_TRT_NATIVE_MAX_MEMBERS) {
         status = kvfi_fail(error, KVF_ERR_LIMIT, "%" PRId64 " by %" PRId64 " ranks of a stage, at most %d are planned",
-                           tp, cp, MOST_IMPLIED);
+                           tp, cp, KVFI_TRT_NATIVE_MAX_MEMBERS);
         goto done;
     }
     native->members[side] = kvfi_alloc_array((size_t)count, sizeof *native->members[side]);

@@ -12,6 +12,14 @@
 #include "trtllm/pair.h"
 #include "trtllm/translate.h"
 
+/** Bounds on what two rank infos can make planning do. Beyond them: KVF_ERR_LIMIT. */
+enum kvfi_trt_native_limit {
+    KVFI_TRT_NATIVE_MAX_MEMBERS = 4096,    /**< of one instance that are derived of one info */
+    KVFI_TRT_NATIVE_MAX_PLACES = 1 << 20,  /**< views, and places of views, of all members */
+    KVFI_TRT_NATIVE_MAX_PAIRS = 1 << 22,   /**< pairs of views looked at */
+    KVFI_TRT_NATIVE_MAX_FORMS = 512
+};
+
 /** How the bytes of a form are counted. */
 enum kvfi_trt_form_kind {
     KVFI_TRT_FORM_REGION,      /**< a layer's region is one row of one unit */

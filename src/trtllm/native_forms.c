@@ -213,6 +213,11 @@ static enum kvf_status add_layer(struct kvfi_trt_native *native, const struct me
     for (size_t i = first_form; i < native->form_count && !form; i++)
         if (native->forms[i].views[0] == at->views[0]) form = &native->forms[i];
     if (!form) {
+        if (native->form_count == KVFI_TRT_NATIVE_MAX_FORMS) {
+            status = kvfi_fail(at->error, KVF_ERR_LIMIT, "more than %d ways to count layers",
+                               KVFI_TRT_NATIVE_MAX_FORMS);
+            goto done;
+        }
         if (!kvfi_array_grow((void **)&native->forms, native->form_count, &native->form_capacity,
                              sizeof *native->forms))
             goto no_memory;

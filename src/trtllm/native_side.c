@@ -62,8 +62,9 @@ static int64_t first_unit(const struct held *at, int64_t rank, int64_t ranks)
 {
     int64_t product;
 
-    if (at->form->shared || !kvfi_mul_i64(rank, at->form->unit_total, &product)) return 0;
-    return product / ranks;
+    if (at->form->shared) return 0;
+    /* past the end: the layout is refused */
+    return kvfi_mul_i64(rank, at->form->unit_total, &product) ? product / ranks : at->form->unit_total;
 }
 
 static int64_t tp_in_group(const struct held *at)
@@ -98,14 +99,14 @@ static enum kvf_status add_heads(const struct held *at)
     const struct kvf_trtllm_view *spec = at->view->spec;
     int64_t heads = at->form->shared ? 1 : spec->num_kv_heads;
     int64_t tokens = at->form->kind == KVFI_TRT_FORM_TOKENS ? at->rank->page_table->tokens_per_block : 1;
-    int64_t buffer = at->view->layer_bytes / at->view->buffers, rows, row;
+    int64_t buffer = at->view->layer_bytes / at->view->buffers, rows = 0, row;
     enum kvf_status status = KVF_OK;
     struct kvf_view model;
 
     if (buffer == 0) goto done;
     if (!kvfi_mul_i64(heads, tokens, &rows) || rows < 1 || buffer % rows) {
         status = refuse(at, tokens > 1 ? "a buffer, cut at heads and tokens," : "a buffer, cut at heads,", buffer,
-                        heads * tokens);
+                        rows);
         goto done;
     }
     row = buffer / rows;
@@ -145,8 +146,11 @@ static enum kvf_status add_sections(const struct held *at)
         struct kvf_view model = {.unit_first = number * shards, .unit_count = shards, .entries = 1,
                                  .entry_stride_bytes = bytes};
 
-        if (bytes < 1 || shards < 1 || bytes % shards) {
-            status = refuse(at, "a section", bytes, shards);
+        if (bytes < 1 || shards < 1 || bytes % shards || bytes > at->view->layer_bytes - offset) {
+            status = kvfi_fail(at->error, KVF_ERR_INCOMPATIBLE, "%s: group %" PRId64 " view %" PRId64 ": section %zu"
+                               " of %" PRId64 " bytes from %" PRId64 " on does not divide into %" PRId64 " shards, or"
+                               " passes the region's end at %" PRId64, at->side->name, at->view->key.group, at->view->key.view, i,
+                               bytes, offset, shards, at->view->layer_bytes);
             break;
         }
         model.row_bytes = bytes / shards;
@@ -154,23 +158,19 @@ static enum kvf_status add_sections(const struct held *at)
         status = add_part(at, (int64_t)i, offset, &model);
         offset += bytes;
     }
-    if (status == KVF_OK && offset > at->view->layer_bytes)
-        status = kvfi_fail(at->error, KVF_ERR_INCOMPATIBLE, "%s: group %" PRId64 " view %" PRId64 ": sections of %"
-                           PRId64 " bytes in a region of %" PRId64, at->side->name, at->view->key.group,
-                           at->view->key.view,
-                           offset, at->view->layer_bytes);
     return status;
 }
 
 static enum kvf_status add_state_heads(const struct held *at)
 {
-    int64_t size, number, head = at->view->spec->bytes_per_head, heads;
+    int64_t size, number, head = at->view->spec->bytes_per_head, heads, first;
     struct kvf_view model;
 
     state_place(at, &size, &number);
     if (head < 1 || at->view->layer_bytes % head) return refuse(at, "recurrent state", at->view->layer_bytes, head);
     heads = at->view->layer_bytes / head;
-    model = (struct kvf_view){.row_bytes = head, .unit_first = number * heads, .unit_count = heads,
+    if (!kvfi_mul_i64(number, heads, &first)) first = at->form->unit_total; /* past the end: the layout is refused */
+    model = (struct kvf_view){.row_bytes = head, .unit_first = first, .unit_count = heads,
                               .unit_stride_bytes = head, .entries = 1, .entry_stride_bytes = heads * head};
     return add_part(at, -1, 0, &model);
 }

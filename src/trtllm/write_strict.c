@@ -82,7 +82,9 @@ static enum kvf_status pair_tables(const struct range *range, const struct kvf_t
 static enum kvf_status check_views(const kvf_trtllm_pair *pair, const struct kvfi_trt_asked *asked,
                                    const struct range *range, struct kvf_error *error)
 {
+    const struct kvf_trtllm_view_pair *last = NULL;
     enum kvf_status status = KVF_OK;
+    bool last_left = false;
 
     for (size_t i = 0; i < pair->view_count && status == KVF_OK; i++) {
         const struct kvfi_trt_pair_view *view = &pair->views[i];
@@ -99,7 +101,12 @@ static enum kvf_status check_views(const kvf_trtllm_pair *pair, const struct kvf
         } else if (view->is_state) {
             left = asked->last && pair->state_paired && has_first(src) && has_first(dst);
         } else {
-            status = pair_tables(range, src, dst, &left, error);
+            bool same = last && last->self.group == view->key.self.group && last->peer.group == view->key.peer.group;
+
+            left = same && last_left;
+            if (!same) status = pair_tables(range, src, dst, &left, error);
+            last = &view->key;
+            last_left = left;
         }
         if (status == KVF_OK && left && view->error)
             status = kvfi_fail(error, KVF_ERR_INCOMPATIBLE, "%s", view->error);
