@@ -130,8 +130,8 @@ static enum kvf_status check_work(const struct kvfi_trt_native *native, struct k
     }
     if (places > KVFI_TRT_NATIVE_MAX_PLACES || views[0] * views[1] > KVFI_TRT_NATIVE_MAX_PAIRS)
         status = kvfi_fail(error, KVF_ERR_LIMIT, "all ranks have more than %d views and layers of views, or %"
-                           PRId64 " by %" PRId64 " views are more than %d pairs", KVFI_TRT_NATIVE_MAX_PLACES, views[0], views[1],
-                           KVFI_TRT_NATIVE_MAX_PAIRS);
+                           PRId64 " by %" PRId64 " views are more than %d pairs", KVFI_TRT_NATIVE_MAX_PLACES,
+                           views[0], views[1], KVFI_TRT_NATIVE_MAX_PAIRS);
     return status;
 }
 

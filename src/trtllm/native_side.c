@@ -149,8 +149,8 @@ static enum kvf_status add_sections(const struct held *at)
         if (bytes < 1 || shards < 1 || bytes % shards || bytes > at->view->layer_bytes - offset) {
             status = kvfi_fail(at->error, KVF_ERR_INCOMPATIBLE, "%s: group %" PRId64 " view %" PRId64 ": section %zu"
                                " of %" PRId64 " bytes from %" PRId64 " on does not divide into %" PRId64 " shards, or"
-                               " passes the region's end at %" PRId64, at->side->name, at->view->key.group, at->view->key.view, i,
-                               bytes, offset, shards, at->view->layer_bytes);
+                               " passes the region's end at %" PRId64, at->side->name, at->view->key.group,
+                               at->view->key.view, i, bytes, offset, shards, at->view->layer_bytes);
             break;
         }
         model.row_bytes = bytes / shards;

@@ -324,6 +324,22 @@ static void test_refusals(void **state)
     }
 }
 
+/** Sizes that a peer may claim: told, before anything is made for them. */
+static void test_limits(void **state)
+{
+    struct kvf_error error = {0};
+    struct pair_kit kit;
+
+    (void)state;
+    plain(&kit, KVF_TRTLLM_INDEXED, 2, KVF_TRTLLM_INDEXED, 2);
+    kit.peer.spec.tp_size = KVF_TRTLLM_MAX_RANKS;
+    pair_kit_make_ranks(&kit);
+    assert_int_equal(kvfi_trt_pair_create(kit.ranks[0], kit.ranks[1], false, &kit.pair, &error), KVF_ERR_LIMIT);
+    assert_string_equal(error.text, "65536 by 1 ranks of a stage, at most 4096 are planned");
+    pair_kit_fini(&kit);
+    assert_null(kit.pair);
+}
+
 static void test_no_page_table(void **state)
 {
     struct kvf_error error = {0};
@@ -375,6 +391,7 @@ int main(void)
         cmocka_unit_test(test_one_view_to_two),
         cmocka_unit_test(test_whole_instances),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_limits),
         cmocka_unit_test(test_no_page_table),
         cmocka_unit_test(test_no_list_of_fragments),
     };
