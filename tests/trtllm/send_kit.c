@@ -404,15 +404,20 @@ void peer_open(struct peer *peer, struct ctx *ctx)
 void peer_close(struct peer *peer)
 {
     kvfi_channel_close(peer->channel, 0);
+    free(peer->words);
     memory_close(&peer->memory);
 }
 
 void peer_frames(struct peer *peer, const struct kvfi_frame *frames, size_t count)
 {
     struct kvf_error error = {0};
+    int64_t deadline = kvfi_now_ns() + PATIENCE_NS;
+    enum kvf_status status;
 
-    if (kvfi_channel_send_frames(peer->channel, &peer->route, frames, count, &error) != KVF_OK)
-        fail_msg("%s", error.text);
+    while ((status = kvfi_channel_send_frames(peer->channel, &peer->route, frames, count, &error)) == KVF_ERR_AGAIN &&
+           kvfi_now_ns() < deadline)
+        poll(NULL, 0, 1);
+    if (status != KVF_OK) fail_msg("%s", error.text);
 }
 
 static void send_packed(struct peer *peer, const struct kvfi_trtllm_packed *packed)
@@ -526,7 +531,11 @@ static void take_word(void *context, const struct kvfi_route *from, const struct
     case KVFI_TRTLLM_SESSION_QUIESCED: word.rid = message.quiesced.rid; break;
     default: fail_msg("a generation rank got message %d", message.tag); break;
     }
-    assert_true(peer->tail < KIT_WORDS);
+    if (peer->tail == peer->capacity) {
+        peer->capacity += KIT_WORDS;
+        peer->words = realloc(peer->words, (size_t)peer->capacity * sizeof *peer->words);
+        assert_non_null(peer->words);
+    }
     peer->words[peer->tail++] = word;
 }
 

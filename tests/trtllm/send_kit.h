@@ -111,8 +111,8 @@ struct peer {
     struct memory memory;
     struct kvfi_channel *channel;
     struct kvfi_route route;
-    struct word words[KIT_WORDS];
-    int head, tail;
+    struct word *words;
+    int head, tail, capacity;
     int64_t sync;
     char engine[64];
     int64_t ids[16];

@@ -377,6 +377,37 @@ static void test_tables_are_bounded(void **state)
     peer_close(&third);
 }
 
+/* A rank that cannot be reached for a while: what it is told waits, and comes in order. */
+static void test_words_wait_for_room(void **state)
+{
+    enum { EARLY = 6000, ALL = 9000 };
+    struct kvfi_channel *reserved = NULL;
+    struct kvfi_channel_options options = {.port = 0};
+    char endpoint[KVFI_CHANNEL_ENDPOINT_BYTES];
+    struct stage stage;
+
+    (void)state;
+    assert_int_equal(kvfi_channel_open(&options, &reserved, NULL), KVF_OK);
+    snprintf(endpoint, sizeof endpoint, "%s", kvfi_channel_endpoint(reserved));
+    kvfi_channel_close(reserved, 0);
+    stage_init(&stage, 1);
+    ctx_open(&stage.ctx);
+    peer_open(&stage.a, &stage.ctx);
+    peer_open(&stage.b, &stage.ctx);
+    stage.b.kit.spec.self_endpoint = endpoint; /* nobody is there yet */
+    peer_register(&stage.b);
+    for (int64_t rid = 0; rid < EARLY; rid++) peer_cancel(&stage.b, rid);
+    while (ctx_stats(&stage.ctx).cancels_received < EARLY) poll(NULL, 0, 1);
+    assert_int_equal(ctx_stats(&stage.ctx).quiesced_sent, EARLY);
+    options.port = atoi(strrchr(endpoint, ':') + 1);
+    assert_int_equal(kvfi_channel_open(&options, &reserved, NULL), KVF_OK);
+    for (int64_t rid = EARLY; rid < ALL; rid++) peer_cancel(&stage.b, rid);
+    kvfi_channel_close(stage.a.channel, 0);
+    stage.a.channel = reserved; /* reads in its place */
+    for (int64_t rid = 0; rid < ALL; rid++) peer_quiesced(&stage.a, rid);
+    stage_close(&stage);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -390,6 +421,7 @@ int main(void)
         cmocka_unit_test(test_payloads_that_are_no_request),
         cmocka_unit_test(test_frames_that_are_no_message),
         cmocka_unit_test(test_tables_are_bounded),
+        cmocka_unit_test(test_words_wait_for_room),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
