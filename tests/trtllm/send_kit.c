@@ -221,6 +221,28 @@ void fake_tell(struct fake_agent *fake, int index, int kind)
     pthread_mutex_unlock(&fake->lock);
 }
 
+int fake_any(struct fake_agent *fake, unsigned chance)
+{
+    int found = -1;
+
+    pthread_mutex_lock(&fake->lock);
+    for (int i = 0; i < fake->write_count && found < 0; i++) {
+        int index = (int)((chance + (unsigned)i) % (unsigned)fake->write_count);
+        if (fake->writes[index].is_out) found = index;
+    }
+    pthread_mutex_unlock(&fake->lock);
+    return found;
+}
+
+void fake_reset(struct fake_agent *fake)
+{
+    assert_int_equal(fake_any(fake, 0), -1);
+    pthread_mutex_lock(&fake->lock);
+    assert_int_equal(fake->event_head, fake->event_tail);
+    fake->write_count = fake->event_head = fake->event_tail = 0;
+    pthread_mutex_unlock(&fake->lock);
+}
+
 void fake_finish_all(struct fake_agent *fake)
 {
     int count = fake_count(fake);
@@ -592,6 +614,20 @@ void peer_silent(struct peer *peer)
     peer->sync += 1000;
     peer_cancel(peer, peer->sync);
     peer_quiesced(peer, peer->sync);
+}
+
+void peer_catch_up(struct peer *peer)
+{
+    int head = peer->head;
+
+    peer->sync += 1000;
+    peer_cancel(peer, peer->sync);
+    for (;;) {
+        struct word word = peer_word(peer);
+        if (word.tag == KVFI_TRTLLM_SESSION_QUIESCED && word.rid == peer->sync) break;
+    }
+    peer->head = head;
+    peer->tail--;
 }
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */

@@ -65,6 +65,10 @@ void fake_next_load(struct fake_agent *fake, int status);
 void fake_next_submit(struct fake_agent *fake, int status);
 /** Ends (or doubts) write number `index`: DONE copies its bytes first. */
 void fake_tell(struct fake_agent *fake, int index, int kind);
+/** Any write that is out, by chance; -1 when none is. */
+int fake_any(struct fake_agent *fake, unsigned chance);
+/** Forgets all writes; none is out. */
+void fake_reset(struct fake_agent *fake);
 /** Ends all that are out. */
 void fake_finish_all(struct fake_agent *fake);
 
@@ -143,6 +147,8 @@ void peer_quiesced(struct peer *peer, int64_t rid);
 void peer_cancelled(struct peer *peer, int64_t rid);
 /** Fails the test when any word is on its way. Everything said before has been handled when it returns. */
 void peer_silent(struct peer *peer);
+/** The same, but words may come: they stand in `words` from `head` on, and the answer that came last is not among them. */
+void peer_catch_up(struct peer *peer);
 
 /** Fails the test unless blocks [first, end) of the prompt are in the peer's slots 0 to 3 and all else is untouched. */
 void peer_has_blocks(const struct ctx *ctx, const struct peer *peer, int first, int end);

@@ -399,7 +399,7 @@ static void test_words_wait_for_room(void **state)
     for (int64_t rid = 0; rid < EARLY; rid++) peer_cancel(&stage.b, rid);
     while (ctx_stats(&stage.ctx).cancels_received < EARLY) poll(NULL, 0, 1);
     assert_int_equal(ctx_stats(&stage.ctx).quiesced_sent, EARLY);
-    options.port = atoi(strrchr(endpoint, ':') + 1);
+    options.port = (int)strtol(strrchr(endpoint, ':') + 1, NULL, 10);
     assert_int_equal(kvfi_channel_open(&options, &reserved, NULL), KVF_OK);
     for (int64_t rid = EARLY; rid < ALL; rid++) peer_cancel(&stage.b, rid);
     kvfi_channel_close(stage.a.channel, 0);
