@@ -5,7 +5,14 @@
 #include "cli/cmd_trtllm.h"
 #include "cli/trtllm_serve.h"
 
-enum option_id { OPT_ROLE = 'r', OPT_RANK = 'k', OPT_MEET = 'm', OPT_TIMEOUT = 'T', OPT_VERBOSE = 'v' };
+enum option_id {
+    OPT_ROLE = 'r',
+    OPT_RANK = 'k',
+    OPT_MEET = 'm',
+    OPT_NATIVE = 'n',
+    OPT_TIMEOUT = 'T',
+    OPT_VERBOSE = 'v'
+};
 
 #define SECOND INT64_C(1000000000)
 
@@ -13,6 +20,7 @@ static const struct cli_option options[] = {
     {OPT_ROLE, "role", "WHICH", "context (sends) or generation (receives) (required)"},
     {OPT_RANK, "rank", "N", "which rank of the SPEC's list (default: its only one)"},
     {OPT_MEET, "meet", "FOLDER", "where the ranks of an instance find each other, and the\nother instance"},
+    {OPT_NATIVE, "native", NULL, "without upstream's limits, where the peer is kvferry's too\n(both sides need it)"},
     {OPT_TIMEOUT, "timeout", "SECONDS", "for a request, for the ranks to meet, and for memory to\nsettle (default 60)"},
     {OPT_VERBOSE, "verbose", NULL, "tell what happens on standard error"},
     {0, NULL, NULL, NULL},
@@ -25,6 +33,7 @@ static bool take_option(const struct cli_parser *parser, int id, struct trtllm_s
     case OPT_ROLE: out->has_role = true; return cli_value_word(parser, roles, &out->role);
     case OPT_RANK: return cli_value_int(parser, 0, KVF_TRTLLM_MAX_RANKS, &out->rank);
     case OPT_MEET: out->meet = parser->value; return true;
+    case OPT_NATIVE: out->native = true; return true;
     case OPT_TIMEOUT: return cli_value_seconds(parser, &out->timeout_ns);
     default: out->verbose = true; return true;
     }

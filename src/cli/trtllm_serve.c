@@ -54,6 +54,7 @@ static int open_worker(struct trtllm_serve *serve)
     struct kvf_error error = {.position = -1};
     const struct kvf_trtllm_rank_spec *rank = kvf_trtllm_rank_get_spec(serve->rank);
     kvf_trtllm_worker_options_init(&options, sizeof(options));
+    options.flags = serve->options->native ? 0 : KVF_TRTLLM_STRICT_UPSTREAM;
     options.rank = serve->rank;
     options.serve_info = rank->instance_rank == 0;
     options.info_port = (int32_t)serve->spec.port;

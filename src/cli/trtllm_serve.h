@@ -12,7 +12,7 @@ struct trtllm_serve_options {
     const char *spec_path, *meet;
     int role; /* 0 context, 1 generation */
     int64_t rank, timeout_ns;
-    bool has_role, verbose;
+    bool has_role, native, verbose;
 };
 
 /** One request and what became of it. */

@@ -183,19 +183,20 @@ spec.update(json.loads(sys.argv[3]))
 json.dump(spec, open(sys.argv[1], "w"))' "$@"
 }
 
-# Two context ranks send to one generation rank: ORDER, then what the context and the generation say more.
+# Two context ranks send to one generation rank: ORDER (or ORDER:ORDER), then what the context and the generation say
+# more, then an option.
 move() {
-    ranks ctx 2 "$1" ctx.json
-    ranks gen 1 "$1" gen.json
+    ranks ctx 2 "${1%:*}" ctx.json
+    ranks gen 1 "${1#*:}" gen.json
     member ctx.json src "$2"
     member gen.json dst "$3"
     mkdir -p meet
     status=0
     for r in 0 1; do
-        "$kvferry" trtllm worker --role context ctx.json --rank $r --meet meet >ctx$r.out 2>ctx$r.err &
+        "$kvferry" trtllm worker --role context ctx.json --rank $r --meet meet ${4:-} >ctx$r.out 2>ctx$r.err &
         pids[r]=$!
     done
-    "$kvferry" trtllm worker --role generation gen.json --meet meet >gen.out || status=$?
+    "$kvferry" trtllm worker --role generation gen.json --meet meet ${4:-} >gen.out || status=$?
     cat gen.out
     for r in 0 1; do
         wait "${pids[r]}" || {
@@ -248,6 +249,27 @@ PY
     grep '"event":"checked","wrong":0' gen.out
     look nhd 7 1,0,17,4,13,8
 }
+@test "worker: head-major to token-major, natively" {
+    move indexed:nhd "$sends" "$receives" --native
+    grep '"event":"checked","wrong":0' gen.out
+    look nhd 7 1,0,17,4,13,8
+}
+@test "worker: head-major to token-major is refused to stock peers, and the cause said" {
+    ranks ctx 1 indexed ctx.json
+    ranks gen 1 nhd gen.json
+    member ctx.json src '{}'
+    member gen.json dst "$receives"
+    mkdir meet
+    mkfifo to_ctx
+    "$kvferry" trtllm worker --role context ctx.json --meet meet >ctx.out <to_ctx &
+    local ctx=$!
+    exec 7>to_ctx
+    run "$kvferry" trtllm worker --role generation gen.json --meet meet
+    [ "$status" -eq 1 ]
+    [[ $output == *"context peer at 'tcp://"*"' is incompatible: "*"incompatible mapper kinds"* ]]
+    exec 7>&-
+    wait $ctx
+}
 @test "worker: a check that can fail" {
     run move indexed "{\"fill\": \"none\", ${sends#\{}" "$receives"
     [ "$status" -eq 1 ]
@@ -256,7 +278,8 @@ PY
 }
 @test "worker: pieces, auxiliary data, generation first" {
     move indexed '{"requests": [{"rid": 8, "schedule": "generation-first", "prompt": 90,
-                                 "pieces": [[0, 40], [40, 90], [90, 90]], "blocks": [[5, 9, 2, 19, 11, 0]], "aux_slot": 2}]}' \
+                                 "pieces": [[0, 40], [40, 90], [90, 90]],
+                                 "blocks": [[5, 9, 2, 19, 11, 0]], "aux_slot": 2}]}' \
         '{"check": true, "requests": [{"rid": 8, "schedule": "generation-first", "from": "ctx", "prompt": 90,
            "ctx_dp_rank": 0, "blocks": [[1, 0, 17, 4, 13, 8]], "aux_slot": 3}]}'
     grep '"event":"checked","wrong":0' gen.out
