@@ -193,10 +193,10 @@ move() {
     mkdir -p meet
     status=0
     for r in 0 1; do
-        "$kvferry" trtllm worker --role context ctx.json --rank $r --meet meet ${4:-} >ctx$r.out 2>ctx$r.err &
+        "$kvferry" trtllm worker --role context ctx.json --rank $r --meet meet "${@:4}" >ctx$r.out 2>ctx$r.err &
         pids[r]=$!
     done
-    "$kvferry" trtllm worker --role generation gen.json --meet meet ${4:-} >gen.out || status=$?
+    "$kvferry" trtllm worker --role generation gen.json --meet meet "${@:4}" >gen.out || status=$?
     cat gen.out
     for r in 0 1; do
         wait "${pids[r]}" || {
