@@ -147,7 +147,7 @@ void peer_quiesced(struct peer *peer, int64_t rid);
 void peer_cancelled(struct peer *peer, int64_t rid);
 /** Fails the test when any word is on its way. Everything said before has been handled when it returns. */
 void peer_silent(struct peer *peer);
-/** The same, but words may come: they stand in `words` from `head` on, and the answer that came last is not among them. */
+/** The same, but words may come: they stand in `words` from `head` on, without the answer that came last. */
 void peer_catch_up(struct peer *peer);
 
 /** Fails the test unless blocks [first, end) of the prompt are in the peer's slots 0 to 3 and all else is untouched. */
