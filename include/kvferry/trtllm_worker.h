@@ -67,13 +67,14 @@ struct kvf_trtllm_agent_write {
     void *source;
 };
 
-/** The transfer agent: a table of functions with which a worker moves bytes. All of them are called by the worker's
- *  thread, and none may block. Entries marked optional may be NULL. */
+/** The transfer agent: a table of functions with which one worker moves bytes. All of them are called by the worker's
+ *  thread (describe: by the caller of open; invalidate: also by that of close), and none may block. Entries marked
+ *  optional may be NULL. */
 struct kvf_trtllm_agent {
     size_t struct_size; /**< sizeof(struct kvf_trtllm_agent) as the caller compiled it */
     void *context;      /**< handed to each function; borrowed until the worker is closed */
     /** Writes what peers need to reach this agent (`transfer_engine_info`), as far as `capacity` goes; `*byte_count` is
-     *  how much it is. Called once, at open; the memory that peers write must be registered by then. */
+     *  how much it is. Called at open, with capacity 0 first; the memory that peers write must be registered. */
     enum kvf_status (*describe)(void *context, void *buffer, size_t capacity, size_t *byte_count,
                                 struct kvf_error *error);
     /** Makes a remote agent known under `name`, in place of one of that name. */
@@ -90,7 +91,7 @@ struct kvf_trtllm_agent {
      *  while anything is out. */
     int (*fd)(void *context);
     /** Optional: asks to be told (GONE) when the agent `name` can write here no more because its process ended: the one
-     *  proof that settles memory without the writer's word. KVF_ERR_NOT_SUPPORTED: it cannot know. */
+     *  proof that settles memory without the writer's word. Needs a descriptor. KVF_ERR_NOT_SUPPORTED: cannot know. */
     enum kvf_status (*watch)(void *context, const char *name, const void *info, size_t info_bytes,
                              struct kvf_error *error);
 };

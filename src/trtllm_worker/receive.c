@@ -68,7 +68,8 @@ static void push(struct kvfi_receive *job, struct kvfi_event_node **node, int ki
     struct kvf_trtllm_event event = {.kind = kind, .direction = KVF_TRTLLM_RECEIVE, .state = state_of(job),
                                      .status = reason_of(job), .by_peer = job->by_peer, .rid = job->rid,
                                      .tokens = job->life.state == KVFI_TRANSFER_DONE ? job->prompt_tokens : 0,
-                                     .bytes = job->bytes, .peers = job->asked, .started_ns = job->started_ns, .ended_ns = job->ended_ns};
+                                     .bytes = job->bytes, .peers = job->asked,
+                                     .started_ns = job->started_ns, .ended_ns = job->ended_ns};
 
     memcpy(event.peer, job->peer, sizeof event.peer);
     snprintf(event.text, sizeof event.text, "%s", text);
@@ -446,7 +447,7 @@ void kvfi_receive_init(struct kvfi_receive *job, kvf_trtllm_worker *worker)
     job->started_ns = kvfi_now_ns();
     job->timer.fire = on_timer;
     job->settle_timer.fire = on_overdue;
-    kvfi_transfer_init(&job->life, job->started_ns + job->timeout_ns);
+    kvfi_transfer_init(&job->life, kvfi_deadline_after(job->timeout_ns));
     kvfi_block_init(&job->block);
 }
 

@@ -227,6 +227,8 @@ static enum kvf_status open_agent(kvf_trtllm_worker *worker, const struct kvf_tr
     worker->agent_watch = (struct kvfi_watch){.fd = -1, .ready = agent_ready};
     if (status == KVF_OK && worker->agent.fd != NULL)
         worker->agent_watch.fd = worker->agent.fd(worker->agent.context);
+    if (status == KVF_OK && worker->agent_watch.fd < 0 && worker->agent.watch != NULL)
+        status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "the agent watches without a descriptor to tell by");
     if (status == KVF_OK && worker->agent_watch.fd >= 0)
         status = kvfi_loop_watch(&worker->loop, &worker->agent_watch, error);
     return status;
