@@ -39,7 +39,7 @@ struct kvfi_send_word {
 
 struct kvfi_send_peer {
     struct kvfi_link link; /* in senders->peers, by `key` */
-    char *key;             /* name, a zero byte, rank in decimal */
+    char key[KVF_TRTLLM_AGENT_NAME_BYTES]; /* name, a zero byte, rank in decimal */
     const char *name;      /* = key */
     int64_t rank, dp_rank, cp_size;
     char agent[KVF_TRTLLM_AGENT_NAME_BYTES];

@@ -10,31 +10,24 @@
 
 /* ---- finding --------------------------------------------------------------------------------------------------- */
 
-/* Name, a zero byte, rank: no two ranks have one key. Returns its length; 0 without memory. */
-static size_t make_key(const char *name, size_t name_bytes, int64_t rank, char **out)
-{
-    char *key = malloc(name_bytes + 24);
-    int digits;
+enum { RANK_BYTES = 24, MAX_NAME_BYTES = KVF_TRTLLM_AGENT_NAME_BYTES - RANK_BYTES };
 
-    if (key == NULL)
-        return 0;
+/* Name, a zero byte, rank: no two ranks have one key. `key` has room for the longest; returns its length. */
+static size_t make_key(char *key, const char *name, size_t name_bytes, int64_t rank)
+{
     memcpy(key, name, name_bytes);
     key[name_bytes] = '\0';
-    digits = snprintf(key + name_bytes + 1, 23, "%" PRId64, rank);
-    *out = key;
-    return name_bytes + 1 + (size_t)digits;
+    return name_bytes + 1 + (size_t)snprintf(key + name_bytes + 1, RANK_BYTES - 1, "%" PRId64, rank);
 }
 
 struct kvfi_send_peer *kvfi_send_peer_find(struct kvfi_senders *senders, const char *name, size_t name_bytes,
                                            int64_t rank)
 {
+    char key[KVF_TRTLLM_AGENT_NAME_BYTES];
     struct kvfi_link *link = NULL;
-    char *key = NULL;
-    size_t key_bytes = make_key(name, name_bytes, rank, &key);
 
-    if (key_bytes > 0)
-        link = kvfi_table_find(&senders->peers, key, key_bytes);
-    free(key);
+    if (name_bytes <= MAX_NAME_BYTES)
+        link = kvfi_table_find(&senders->peers, key, make_key(key, name, name_bytes, rank));
     return link == NULL ? NULL : KVFI_HOLDER(link, struct kvfi_send_peer, link);
 }
 
@@ -67,21 +60,13 @@ static bool make_room(struct kvfi_senders *senders)
 static struct kvfi_send_peer *make_peer(struct kvfi_senders *senders, const char *name, int64_t rank)
 {
     struct kvfi_send_peer *peer = NULL;
-    size_t key_bytes;
 
-    if (!make_room(senders) || (peer = calloc(1, sizeof *peer)) == NULL)
-        goto done;
-    key_bytes = make_key(name, strlen(name), rank, &peer->key);
-    if (key_bytes == 0) {
-        free(peer);
-        peer = NULL;
-        goto done;
-    }
+    if (strlen(name) > MAX_NAME_BYTES || !make_room(senders) || (peer = calloc(1, sizeof *peer)) == NULL)
+        return NULL;
     peer->name = peer->key;
     peer->rank = rank;
     kvfi_agent_name(peer->agent, name, rank);
-    kvfi_table_insert(&senders->peers, &peer->link, peer->key, key_bytes);
-done:
+    kvfi_table_insert(&senders->peers, &peer->link, peer->key, make_key(peer->key, name, strlen(name), rank));
     return peer;
 }
 
@@ -106,7 +91,6 @@ void kvfi_send_peer_destroy(struct kvfi_senders *senders, struct kvfi_send_peer 
         free(word);
     }
     kvfi_table_remove(&senders->peers, &peer->link);
-    free(peer->key);
     free(peer);
 }
 
@@ -377,9 +361,9 @@ static enum kvf_status accept(struct kvfi_senders *senders, const kvf_trtllm_ran
         kvfi_send_peer_find(senders, spec->instance_name, strlen(spec->instance_name), spec->instance_rank);
     enum kvf_status status;
 
-    if (strlen(spec->instance_name) > sizeof peer->agent - 24)
-        return kvfi_fail(error, KVF_ERR_LIMIT, "instance name has %zu bytes, at most %zu are taken",
-                         strlen(spec->instance_name), sizeof peer->agent - 24);
+    if (strlen(spec->instance_name) > MAX_NAME_BYTES)
+        return kvfi_fail(error, KVF_ERR_LIMIT, "instance name has %zu bytes, at most %d are taken",
+                         strlen(spec->instance_name), MAX_NAME_BYTES);
     if (peer != NULL && peer->accepted)
         break_off(senders, peer, "registered anew with another rank info");
     if (peer == NULL)
