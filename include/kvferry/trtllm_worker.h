@@ -218,7 +218,9 @@ struct kvf_trtllm_piece {
 KVF_API void kvf_trtllm_piece_init(struct kvf_trtllm_piece *piece, size_t size);
 
 /** Hands over a piece: it is written once to each rank that has asked or will ask. Its blocks must stay valid and
- *  unchanged until SETTLED.
+ *  unchanged until SETTLED. Pieces follow each other without gaps, the last one up to the prompt's end. Of its tables
+ *  counts what no earlier piece held: the blocks that are whole at its end, all that is left with the last one. State,
+ *  rings, and windows shorter than the prompt are written with the last piece, whatever piece they come with.
  *  @return KVF_OK; KVF_ERR_NOT_FOUND ("send session already retired; ..." too); KVF_ERR_IDS; KVF_ERR_CANCELLED and
  *          other ends of the session; KVF_ERR_INVALID_ARGUMENT (a piece after the last one); KVF_ERR_AGAIN;
  *          KVF_ERR_NO_MEMORY */
