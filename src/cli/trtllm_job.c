@@ -300,6 +300,7 @@ static void retire(struct trtllm_serve *serve, const struct kvf_trtllm_event *ev
 static void take_event(struct trtllm_serve *serve, const struct kvf_trtllm_event *event)
 {
     struct trtllm_job *job = find_job(serve, event->rid);
+    struct kvf_error ignored = {.position = -1};
     json_int_t rid = event->rid;
     json_t *told = NULL;
     if (job == NULL)
@@ -323,6 +324,11 @@ static void take_event(struct trtllm_serve *serve, const struct kvf_trtllm_event
     case KVF_TRTLLM_EVENT_PIECE:
         told = json_pack("{s:s, s:I, s:I, s:I}", "event", "piece", "rid", rid, "piece", (json_int_t)event->piece,
                          "tokens", (json_int_t)event->tokens);
+        break;
+    case KVF_TRTLLM_EVENT_TIMEOUT: /* the session would wait for ever; the command does not */
+        job->timed_out = true;
+        told = json_pack("{s:s, s:I, s:s}", "event", "timeout", "rid", rid, "text", event->text);
+        kvf_trtllm_worker_cancel(serve->worker, event->direction, event->rid, &ignored);
         break;
     case KVF_TRTLLM_EVENT_QUARANTINED:
     case KVF_TRTLLM_EVENT_OVERDUE:
@@ -360,6 +366,8 @@ bool trtllm_serve_idle(const struct trtllm_serve *serve, bool logically)
 /** What one job makes of the exit code. */
 static int job_outcome(const struct trtllm_job *job)
 {
+    if (job->timed_out && job->state != KVF_TRTLLM_STATE_TRANSFERRED)
+        return CLI_PEER;
     if (!job->ended || !job->settled)
         return CLI_FAILED;
     if (job->state == KVF_TRTLLM_STATE_TRANSFERRED)

@@ -20,7 +20,7 @@ struct trtllm_job {
     struct trtllm_line line;
     size_t next_piece;
     bool started, ended, settled, lost; /* lost: its memory will never be settled */
-    bool cancelled_here;
+    bool cancelled_here, timed_out;
     bool waits; /* for the worker to be complete, or for an info endpoint */
     int64_t since_ns;
     int state, status; /* of its end */

@@ -396,6 +396,19 @@ LINES
     member ctx.json src '{"requests": []}'
     matches trtllm-spec-alone trtllm worker --role context ctx.json --rank 0
 }
+@test "worker: nobody asks" {
+    ranks ctx 1 indexed ctx.json
+    member ctx.json src '{"requests": [{"rid": 7, "prompt": 20, "blocks": [[1, 2]]}]}'
+    run "$kvferry" trtllm worker --role context ctx.json --timeout 0.2
+    [ "$status" -eq 4 ]
+    [[ $output == *'"event":"timeout","rid":7,"text":"'*'"event":"ended","rid":7,"state":"cancelled"'* ]]
+}
+@test "worker: a context that is not there" {
+    ranks gen 1 indexed gen.json
+    member gen.json dst '{"requests": [{"rid": 7, "prompt": 20, "blocks": [[1, 2]], "info": "tcp://127.0.0.1:1"}]}'
+    run "$kvferry" trtllm worker --role generation gen.json --timeout 0.2
+    [ "$status" -eq 4 ]
+}
 @test "worker: nobody comes" {
     ranks ctx 2 indexed ctx.json
     member ctx.json src '{"requests": []}'

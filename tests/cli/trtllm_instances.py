@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whole instances of TensorRT-LLM's shape as `kvferry trtllm worker` processes: the instance cases of tests/oracle, with
-their own page tables and block tables, one request each, every byte of every destination rank compared by the workers.
+"""Whole instances of TensorRT-LLM's shape as `kvferry trtllm worker` processes: the instance cases of tests/oracle,
+with their page tables and block tables, one request each, every byte of every destination rank compared by the workers.
 
     trtllm_instances.py KVFERRY_COMMAND CASES.jsonl.xz [--from N] [--count N] [--ranks MOST]
 """
@@ -42,7 +42,8 @@ def spec(case, role, rank):
     key, others = ("src", "dst") if role == "context" else ("dst", "src")
     out = {key: rank, "kv_heads": model_heads(rank, case[others]), "check": role == "generation", "requests": []}
     if rank["tp"][1] // group_size(rank) == (case["src_dp"] if role == "context" else 0):
-        request = {"rid": RID, "prompt": case["prompt"], "blocks": case["blocks"]["%s%d" % (rank["name"], rank["rank"])]}
+        blocks = case["blocks"]["%s%d" % (rank["name"], rank["rank"])]
+        request = {"rid": RID, "prompt": case["prompt"], "blocks": blocks}
         if role == "generation":
             request.update({"from": case["src"][0]["name"], "ctx_dp_rank": case["src_dp"]})
         out["requests"].append(request)
