@@ -63,6 +63,8 @@ static void on_word(struct kvfi_receive *job, struct kvfi_receive_writer *writer
     enum kvf_status status = word == KVFI_TRTLLM_SUCCESS ? KVF_OK
                              : word == KVFI_TRTLLM_IN_DOUBT ? KVF_ERR_IN_DOUBT : KVF_ERR_REFUSED;
 
+    if (kind == KVFI_WRITER_ON_QUIESCED && (is_aux ? &writer->aux : &writer->kv)->state != KVFI_WRITER_IN_DOUBT)
+        kind = KVFI_WRITER_ON_FAILED; /* no doubt was told: then it is a failure like any other */
     if ((word == KVFI_TRTLLM_SUCCESS || word == KVFI_TRTLLM_IN_DOUBT) && !check_group(job, writer))
         return;
     kvfi_receive_writer_feed(job, writer, is_aux, kind, status);

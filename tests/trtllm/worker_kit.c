@@ -296,7 +296,7 @@ static void on_sender(void *context, const struct kvfi_route *from, const struct
     take(listener->script, listener->rank, &message);
 }
 
-void script_pump(struct script *script)
+static void pump(struct script *script, int wait_ms)
 {
     static const struct kvfi_dialect info = {.name = "info", .handle_frames = on_info};
     static const struct kvfi_dialect sender = {.name = "sender", .handle_frames = on_sender};
@@ -304,13 +304,15 @@ void script_pump(struct script *script)
 
     for (size_t i = 0; i < script->ranks; i++)
         fds[i + 1] = (struct pollfd){.fd = kvfi_channel_fd(script->senders[i]), .events = POLLIN};
-    poll(fds, (nfds_t)script->ranks + 1, 20);
+    poll(fds, (nfds_t)script->ranks + 1, wait_ms);
     kvfi_channel_dispatch(script->info, &info, script);
     for (size_t i = 0; i < script->ranks; i++) {
         struct listener listener = {script, i};
         kvfi_channel_dispatch(script->senders[i], &sender, &listener);
     }
 }
+
+void script_pump(struct script *script) { pump(script, 20); }
 
 void script_until(struct script *script, const int *counter, int value)
 {
@@ -398,6 +400,6 @@ void script_sync(struct script *script)
     while (gen_stats(script->gen).results_dropped == before) {
         if (kvfi_now_ns() > deadline)
             fail_msg("the generation rank does not read");
-        script_pump(script);
+        pump(script, 0);
     }
 }
