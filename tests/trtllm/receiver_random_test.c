@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Words of context ranks in any order that honest ranks could use, with cancels and doubled words in between: after each
- * of them outcome and memory are what a few lines of bookkeeping say. At the end one lie, and the memory is kept. */
+/* Words of context ranks in any order that honest ranks could use, with cancels and doubled words in between: after
+ * each of them outcome and memory are what a few lines of bookkeeping say. At the end a lie, and the memory is kept. */
 #include "receiver_scene.h"
 
 #include <inttypes.h>
