@@ -26,7 +26,11 @@ static bool has_one_destination(const struct trtllm_pairs *pairs)
 
 static bool is_drawn(const struct trtllm_pair_row *row, const struct trtllm_view_row *view)
 {
-    return view->view.elected && view->view.mapper != KVF_TRTLLM_MAP_ERROR && view->first_unit < view->end_unit &&
+    if (!view->view.elected || view->first_unit >= view->end_unit)
+        return false;
+    if (row->upstream.pair == NULL)
+        return true;
+    return view->view.mapper != KVF_TRTLLM_MAP_ERROR &&
            (row->state_paired || view->view.mapper < KVF_TRTLLM_MAP_STATE_MATCH);
 }
 
@@ -65,19 +69,25 @@ static bool map_init(const struct trtllm_pairs *pairs, struct draw_map *out)
     return true;
 }
 
+/** What a pair moves by the plan that its views are of. */
+static int64_t bytes_of(const struct trtllm_pair_row *row)
+{
+    return row->upstream.pair != NULL ? row->upstream.cost.bytes : row->native.cost.bytes;
+}
+
 static void print_names(const struct trtllm_pairs *pairs, const struct draw_map *map, const struct draw_glyphs *glyphs,
                         FILE *out)
 {
     char from[288], to[288], bytes[24];
     int64_t most = 1;
     for (size_t i = 0; i < pairs->count; i++)
-        most = pairs->rows[i].upstream.cost.bytes > most ? pairs->rows[i].upstream.cost.bytes : most;
+        most = bytes_of(&pairs->rows[i]) > most ? bytes_of(&pairs->rows[i]) : most;
     for (size_t i = 0; i < pairs->count; i++) {
         const struct trtllm_pair_row *row = &pairs->rows[i];
         fprintf(out, "  %5s = %s > %s  ", map->names[i], trtllm_side_name(&pairs->src, row->src, from, sizeof(from)),
                 trtllm_side_name(&pairs->dst, row->dst, to, sizeof(to)));
-        draw_bar((double)row->upstream.cost.bytes / (double)most, 16, glyphs, out);
-        fprintf(out, " %9s\n", cli_format_bytes(row->upstream.cost.bytes, bytes));
+        draw_bar((double)bytes_of(row) / (double)most, 16, glyphs, out);
+        fprintf(out, " %9s\n", cli_format_bytes(bytes_of(row), bytes));
     }
 }
 

@@ -184,23 +184,24 @@ static void common_units(const struct kvf_trtllm_rank_spec *self, const struct k
     row->end_unit = larger(smaller(end[0], end[1]), row->first_unit);
 }
 
-static bool describe_views(const struct trtllm_pairs *pairs, struct trtllm_pair_row *row)
+/** Describes the view pairs of upstream's plan, or of the native one where upstream refuses. */
+static bool describe_views(const struct trtllm_pairs *pairs, const kvf_trtllm_pair *pair, struct trtllm_pair_row *row)
 {
     const struct kvf_trtllm_rank_spec *self = trtllm_side_spec(&pairs->src, row->src);
     const struct kvf_trtllm_rank_spec *peer = trtllm_side_spec(&pairs->dst, row->dst);
-    size_t count = kvf_trtllm_pair_view_count(row->upstream.pair);
+    size_t count = kvf_trtllm_pair_view_count(pair);
     row->views = calloc(count + 1, sizeof(*row->views));
     if (row->views == NULL)
         return false;
     for (; row->view_count < count; row->view_count++) {
         struct trtllm_view_row *view = &row->views[row->view_count];
-        if (kvf_trtllm_pair_view(row->upstream.pair, row->view_count, &view->view) != KVF_OK ||
+        if (kvf_trtllm_pair_view(pair, row->view_count, &view->view) != KVF_OK ||
             !common_layers(self, peer, view))
             return false;
         common_units(self, peer, view);
         trtllm_role_text(trtllm_find_view(self, &view->view.key.self), view->roles, sizeof(view->roles));
         if (view->view.elected)
-            trtllm_pairs_cost(pairs, row, row->upstream.pair, &view->view.key.self, &view->cost);
+            trtllm_pairs_cost(pairs, row, pair, &view->view.key.self, &view->cost);
     }
     return true;
 }
@@ -291,12 +292,14 @@ static bool judge(struct trtllm_pairs *pairs, size_t src, size_t dst, struct trt
         row->upstream.status = kvf_trtllm_registrar_pair(pairs->registrars[src], spec->instance_name,
                                                          spec->instance_rank, &row->upstream.pair, &error);
         if (row->upstream.status == KVF_OK)
-            done = describe_views(pairs, row);
+            done = describe_views(pairs, row->upstream.pair, row);
         else
             snprintf(row->upstream.text, sizeof(row->upstream.text), "%s", error.text);
     }
     if (pairs->request->native)
         plan_native(pairs, row);
+    if (done && row->upstream.pair == NULL && row->native.pair != NULL)
+        done = describe_views(pairs, row->native.pair, row);
     measure(pairs, row, &row->upstream);
     measure(pairs, row, &row->native);
     return done;

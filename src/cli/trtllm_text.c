@@ -162,10 +162,14 @@ static void print_units(const struct trtllm_view_row *row, const struct kvf_trtl
              row->first_unit < row->end_unit ? range : "none", row->units);
 }
 
-static void print_mapper(const struct trtllm_view_row *row, FILE *out)
+static void print_mapper(const struct trtllm_view_row *row, bool is_native, FILE *out)
 {
     char count[32], each[24];
     const struct trtllm_cost *cost = &row->cost;
+    if (is_native) {
+        fprintf(out, "none%s\n", row->view.elected ? "" : "; natively another rank sends it");
+        return;
+    }
     fputs(kvf_trtllm_mapper_text(row->view.mapper), out);
     if (!row->view.elected)
         fputs(", but another rank sends it", out);
@@ -198,7 +202,7 @@ static void print_views(const struct trtllm_pairs *pairs, const struct trtllm_pa
         print_units(view, own, units, sizeof(units));
         fprintf(out, LABEL "%-10s %-22s %-10s %-12s ", mine, theirs, view->roles[0] != '\0' ? view->roles : "-", layers,
                 units);
-        print_mapper(view, out);
+        print_mapper(view, row->upstream.pair == NULL, out);
     }
 }
 
@@ -231,10 +235,10 @@ static void print_aux(const struct trtllm_pair_row *row, FILE *out)
 static void print_row(const struct trtllm_pairs *pairs, const struct trtllm_pair_row *row, FILE *out)
 {
     print_verdict(pairs, row, out);
-    if (row->upstream.pair != NULL) {
+    if (row->upstream.pair != NULL || row->native.pair != NULL)
         print_views(pairs, row, out);
+    if (row->upstream.pair != NULL)
         print_cost(pairs, "moves", &row->upstream, out);
-    }
     print_aux(row, out);
     if (row->native.pair != NULL)
         print_cost(pairs, "native", &row->native, out);
