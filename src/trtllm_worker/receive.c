@@ -241,9 +241,13 @@ static void expire_text(struct kvfi_receive *job)
     for (size_t i = 0; late == NULL && i < job->writer_count; i++)
         if (!is_quiet(job, &job->writers[i]))
             late = &job->writers[i];
-    if (late == NULL)
+    if (job->instance == NULL && job->list != NULL)
         snprintf(job->text, sizeof job->text, "KV transfer timed out for request %" PRId64 " after %" PRId64
-                 " ms while its context instance was asked who it is", job->rid, ms);
+                 " ms: context peer at '%.300s' has not said who it is", job->rid, ms,
+                 KVFI_HOLDER(job->list, struct kvfi_contact, waiting)->endpoint);
+    else if (late == NULL)
+        snprintf(job->text, sizeof job->text, "KV transfer timed out for request %" PRId64 " after %" PRId64 " ms",
+                 job->rid, ms);
     else
         snprintf(job->text, sizeof job->text, "KV transfer timed out for request %" PRId64 " after %" PRId64
                  " ms: context rank %" PRId64 " has not reported%s", job->rid, ms, late->rank,

@@ -214,6 +214,21 @@ static void test_first_contact_has_a_deadline(void **unused)
     end(&scene);
 }
 
+static void test_receive_may_have_less_time(void **unused)
+{
+    struct gen_receive one;
+    struct scene scene;
+    (void)unused;
+    begin_tp(&scene, 1);
+    scene.ctx.mute = true;
+    gen_receive_init(&one, 1, scene.ctx.endpoint);
+    one.receive.timeout_ns = 10 * KVFI_MS;
+    assert_int_equal(kvf_trtllm_worker_receive(scene.gen.worker, &one.receive, NULL), KVF_OK);
+    ended(&scene, 1, KVF_TRTLLM_STATE_ERROR, KVF_ERR_EXPIRED, scene.ctx.endpoint);
+    settled(&scene, 1);
+    end(&scene);
+}
+
 static void test_incomplete_answer_is_no_answer(void **unused)
 {
     struct scene scene;
@@ -250,6 +265,7 @@ int main(void)
         cmocka_unit_test(test_restarted_context_is_noticed),
         cmocka_unit_test(test_same_answer_again),
         cmocka_unit_test(test_first_contact_has_a_deadline),
+        cmocka_unit_test(test_receive_may_have_less_time),
         cmocka_unit_test(test_incomplete_answer_is_no_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
