@@ -6,6 +6,7 @@
 #include "cli/trtllm_pairs.h"
 
 #define RUNS_AT_ONCE 1024
+#define BLOCKS_MAX (INT64_C(1) << 26)
 
 /** Block lists of one rank. */
 struct lists {
@@ -35,7 +36,7 @@ static bool take_ids(const json_t *array, struct kvf_trtllm_blocks *out)
 
 static bool count_up(int64_t count, struct kvf_trtllm_blocks *out)
 {
-    int64_t *ids = calloc((size_t)count + 1, sizeof(*ids));
+    int64_t *ids = count <= BLOCKS_MAX ? calloc((size_t)count + 1, sizeof(*ids)) : NULL;
     if (ids == NULL)
         return false;
     for (int64_t i = 0; i < count; i++)
@@ -153,6 +154,8 @@ void trtllm_pairs_cost(const struct trtllm_pairs *pairs, const struct trtllm_pai
         count_write(write, out);
     snprintf(out->text, sizeof(out->text), "%s", out->status == KVF_OK ? "" : error.text);
 done:
+    if (out->status == KVF_ERR_NO_MEMORY)
+        snprintf(out->text, sizeof(out->text), "no memory for the block ids");
     kvf_trtllm_write_destroy(write);
     free(excluded);
     lists_fini(&dst);

@@ -66,10 +66,9 @@ static uint8_t hex_byte(const char *text)
 /** Puts what a line says into its auxiliary slot, zeros behind. */
 static void write_aux(struct trtllm_serve *serve, const struct trtllm_line *line)
 {
-    const struct kvf_trtllm_aux *aux = kvf_trtllm_rank_get_spec(serve->rank)->aux;
-    for (size_t i = serve->memory.pool_count; aux != NULL && i < serve->memory.count; i++) {
+    for (size_t i = serve->memory.pool_count; i < serve->memory.count; i++) {
         const struct trtllm_region *region = &serve->memory.regions[i];
-        int64_t item = aux->item_sizes[region->pool];
+        int64_t item = trtllm_aux_item(kvf_trtllm_rank_get_spec(serve->rank), region->pool);
         const char *text = json_string_value(json_array_get(line->aux, (size_t)region->pool));
         if (item <= 0 || line->aux_slot < 0 || line->aux_slot >= region->bytes / item)
             continue;

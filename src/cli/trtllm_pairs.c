@@ -154,6 +154,11 @@ static void head_range(const struct kvf_trtllm_rank_spec *rank, int64_t heads, i
     *end = smaller(*first + heads, total);
 }
 
+static bool has_heads(const struct kvf_trtllm_view *view)
+{
+    return view->num_kv_heads > 0 && view->num_kv_heads <= INT32_MAX;
+}
+
 /** Which heads (or parts of state) go from one rank to the other. */
 static void common_units(const struct kvf_trtllm_rank_spec *self, const struct kvf_trtllm_rank_spec *peer,
                          struct trtllm_view_row *row)
@@ -173,8 +178,7 @@ static void common_units(const struct kvf_trtllm_rank_spec *self, const struct k
             first[side] = numbers[side] * row->units / larger(sizes[side], 1);
             end[side] = (numbers[side] + 1) * row->units / larger(sizes[side], 1);
         }
-    } else if (!is_state && src->mapper != KVF_TRTLLM_REPLICATED && !key_only && src->num_kv_heads > 0 &&
-               dst->num_kv_heads > 0) {
+    } else if (!is_state && src->mapper != KVF_TRTLLM_REPLICATED && !key_only && has_heads(src) && has_heads(dst)) {
         row->units = smaller(src->num_kv_heads * trtllm_group_tp_size(self),
                              dst->num_kv_heads * trtllm_group_tp_size(peer));
         head_range(self, src->num_kv_heads, row->units, &first[0], &end[0]);

@@ -8,6 +8,8 @@
 #define PRIME UINT64_C(0x100000001b3)
 #define GOLDEN UINT64_C(0x9e3779b97f4a7c15)
 
+#define HEADS_MAX INT64_C(0x7fffffff)
+
 /** Where the painter stands. */
 struct brush {
     const struct kvf_trtllm_rank_spec *rank;
@@ -23,15 +25,15 @@ struct rows {
     int64_t bytes;
 };
 
-static uint64_t mix(uint64_t x, int64_t n)
+static uint64_t mix(uint64_t x, uint64_t n)
 {
-    return (x ^ (uint64_t)n) * PRIME;
+    return (x ^ n) * PRIME;
 }
 
-static void paint_row(uint64_t x, int64_t first_byte, uint8_t *at, int64_t bytes)
+static void paint_row(uint64_t x, uint64_t first_byte, uint8_t *at, int64_t bytes)
 {
     for (int64_t b = 0; b < bytes; b++) {
-        uint64_t y = mix(x, first_byte + b);
+        uint64_t y = mix(x, first_byte + (uint64_t)b);
         y ^= y >> 32;
         at[b] = (uint8_t)((y * GOLDEN) >> 56);
     }
@@ -43,16 +45,17 @@ static uint64_t start_of(const struct kvf_trtllm_view *view, int64_t rid)
     uint64_t x = BASIS;
     for (const char *c = trtllm_role_text(view, roles, sizeof(roles)); *c != '\0'; c++)
         x = (x ^ (uint8_t)*c) * PRIME;
-    return mix(x, rid);
+    return mix(x, (uint64_t)rid);
 }
 
 static struct rows rows_of(const struct brush *brush, const struct kvf_trtllm_view *view, int64_t bytes)
 {
     int64_t tokens = brush->rank->page_table->tokens_per_block;
     int64_t heads = view->mapper != KVF_TRTLLM_REPLICATED && view->num_kv_heads > 0 ? view->num_kv_heads : 1;
-    int64_t first = view->mapper == KVF_TRTLLM_REPLICATED ? 0
-                                                           : trtllm_group_tp_rank(brush->rank) * brush->total_heads /
-                                                                 trtllm_group_tp_size(brush->rank) / heads * heads;
+    int64_t first = 0;
+    if (view->mapper != KVF_TRTLLM_REPLICATED && brush->total_heads <= HEADS_MAX)
+        first = trtllm_group_tp_rank(brush->rank) * brush->total_heads / trtllm_group_tp_size(brush->rank) / heads *
+                heads;
     if (heads <= bytes && tokens <= bytes / heads && bytes % (heads * tokens) == 0) {
         int64_t row = bytes / (heads * tokens);
         if (view->mapper == KVF_TRTLLM_INDEXED)
@@ -67,9 +70,9 @@ static struct rows rows_of(const struct brush *brush, const struct kvf_trtllm_vi
 }
 
 /** Number of an entry among those of its layer, by offset. */
-static int64_t buffer_of(const struct kvf_trtllm_view *view, const struct kvf_trtllm_entry *entry)
+static uint64_t buffer_of(const struct kvf_trtllm_view *view, const struct kvf_trtllm_entry *entry)
 {
-    int64_t number = 0;
+    uint64_t number = 0;
     for (size_t e = 0; e < view->entry_count; e++)
         number += view->entries[e].local_layer == entry->local_layer &&
                   view->entries[e].offset_bytes < entry->offset_bytes;
@@ -89,12 +92,12 @@ static void paint_block(const struct brush *brush, const struct kvf_trtllm_view 
                         uint8_t *at, int64_t bytes)
 {
     struct rows rows = rows_of(brush, view, bytes);
-    int64_t first =
-        (ordinal * brush->rank->cp_size + brush->rank->cp_rank) * brush->rank->page_table->tokens_per_block;
+    uint64_t first = ((uint64_t)ordinal * (uint64_t)brush->rank->cp_size + (uint64_t)brush->rank->cp_rank) *
+                     (uint64_t)brush->rank->page_table->tokens_per_block;
     for (int64_t h = 0; h < rows.heads; h++) {
         for (int64_t t = 0; t < rows.tokens; t++)
-            paint_row(mix(mix(x, rows.first_head + h), first + t), 0, at + h * rows.head_stride + t * rows.token_stride,
-                      rows.bytes);
+            paint_row(mix(mix(x, (uint64_t)(rows.first_head + h)), first + (uint64_t)t), 0,
+                      at + h * rows.head_stride + t * rows.token_stride, rows.bytes);
     }
 }
 
@@ -103,24 +106,24 @@ static void paint_ring(const struct brush *brush, const struct kvf_trtllm_view *
 {
     int64_t slots = bytes / view->ring_slot_bytes, prompt = brush->painting->prompt_tokens;
     for (int64_t p = prompt > slots ? prompt - slots : 0; slots > 0 && p < prompt; p++)
-        paint_row(mix(mix(x, 0), p), 0, at + p % slots * view->ring_slot_bytes, view->ring_slot_bytes);
+        paint_row(mix(mix(x, 0), (uint64_t)p), 0, at + p % slots * view->ring_slot_bytes, view->ring_slot_bytes);
 }
 
-static void paint_state(const struct brush *brush, const struct kvf_trtllm_view *view, uint64_t layer, int64_t buffer,
+static void paint_state(const struct brush *brush, const struct kvf_trtllm_view *view, uint64_t layer, uint64_t buffer,
                         uint8_t *at, int64_t bytes)
 {
     int64_t ranks = 1, number = 0, offset = 0;
     trtllm_state_ranks(brush->rank, &ranks, &number);
     if (view->mapper != KVF_TRTLLM_SECTIONED) {
-        int64_t first = view->mapper == KVF_TRTLLM_REPLICATED ? 0 : number * bytes;
+        uint64_t first = view->mapper == KVF_TRTLLM_REPLICATED ? 0 : (uint64_t)number * (uint64_t)bytes;
         paint_row(mix(mix(mix(layer, buffer), 0), 0), first, at, bytes);
         return;
     }
     for (size_t s = 0; s < view->section_count; s++) {
         int64_t size = view->section_bytes[s];
-        if (size > bytes - offset)
+        if (size < 0 || size > bytes - offset)
             return;
-        paint_row(mix(mix(mix(layer, (int64_t)s), 0), 0), number * size, at + offset, size);
+        paint_row(mix(mix(mix(layer, s), 0), 0), (uint64_t)number * (uint64_t)size, at + offset, size);
         offset += size;
     }
 }
@@ -131,8 +134,8 @@ static void paint_slot(const struct brush *brush, const struct kvf_trtllm_group 
 {
     for (size_t e = 0; e < view->entry_count; e++) {
         const struct kvf_trtllm_entry *entry = &view->entries[e];
-        uint64_t layer = mix(brush->start, global_layer(group, entry->local_layer));
-        int64_t buffer = buffer_of(view, entry);
+        uint64_t layer = mix(brush->start, (uint64_t)global_layer(group, entry->local_layer));
+        uint64_t buffer = buffer_of(view, entry);
         uint8_t *at = slot + entry->offset_bytes;
         if (group->cache == KVF_TRTLLM_STATE)
             paint_state(brush, view, layer, buffer, at, entry->size_bytes);
@@ -149,8 +152,10 @@ static int64_t total_heads(const struct kvf_trtllm_rank_spec *rank, const json_t
     const struct kvf_trtllm_view *view = &rank->page_table->groups[group].views[index];
     const json_t *given = json_is_array(kv_heads) ? json_array_get(json_array_get(kv_heads, group), index) : kv_heads;
     int64_t heads = view->num_kv_heads > 0 ? view->num_kv_heads : 1;
-    if (json_is_integer(given))
+    if (json_is_integer(given) && json_integer_value(given) > 0 && json_integer_value(given) <= HEADS_MAX)
         return json_integer_value(given);
+    if (heads > HEADS_MAX)
+        return heads;
     return rank->attention != NULL && rank->attention->is_mla ? heads : heads * trtllm_group_tp_size(rank);
 }
 
@@ -177,9 +182,9 @@ static void paint_aux(const struct kvf_trtllm_rank_spec *rank, const struct trtl
     const struct kvf_trtllm_view view = {.roles = roles, .role_count = 1};
     uint64_t start = start_of(&view, painting->rid);
     for (size_t i = memory->pool_count; i < memory->count; i++) {
-        int64_t buffer = memory->regions[i].pool, item = rank->aux->item_sizes[buffer];
+        int64_t buffer = memory->regions[i].pool, item = trtllm_aux_item(rank, buffer);
         if (item > 0 && painting->aux_slot >= 0 && painting->aux_slot < memory->regions[i].bytes / item)
-            paint_row(mix(mix(mix(mix(start, buffer), 0), 0), 0), 0, images[i] + painting->aux_slot * item, item);
+            paint_row(mix(mix(mix(mix(start, (uint64_t)buffer), 0), 0), 0), 0, images[i] + painting->aux_slot * item, item);
     }
 }
 

@@ -224,8 +224,14 @@ void trtllm_state_ranks(const struct kvf_trtllm_rank_spec *rank, int64_t *size, 
 int64_t trtllm_block_count(const struct kvf_trtllm_rank_spec *rank, int64_t tokens)
 {
     int64_t each = rank->page_table->tokens_per_block;
-    int64_t blocks = (tokens + each - 1) / each;
+    int64_t blocks = tokens > 0 ? (tokens - 1) / each + 1 : 0;
     return blocks > rank->cp_rank ? (blocks - rank->cp_rank + rank->cp_size - 1) / rank->cp_size : 0;
+}
+
+int64_t trtllm_aux_item(const struct kvf_trtllm_rank_spec *rank, int64_t buffer)
+{
+    bool is_there = rank->aux != NULL && buffer >= 0 && (uint64_t)buffer < rank->aux->item_count;
+    return is_there && rank->aux->item_sizes[buffer] > 0 ? rank->aux->item_sizes[buffer] : 0;
 }
 
 static int compare_texts(const void *a, const void *b)

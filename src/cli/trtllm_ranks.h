@@ -31,6 +31,9 @@ void trtllm_state_ranks(const struct kvf_trtllm_rank_spec *rank, int64_t *size, 
 /** Blocks of a paged group that a rank holds of so many tokens. */
 int64_t trtllm_block_count(const struct kvf_trtllm_rank_spec *rank, int64_t tokens);
 
+/** Bytes of one slot of an auxiliary buffer; 0 when the rank has no such buffer. */
+int64_t trtllm_aux_item(const struct kvf_trtllm_rank_spec *rank, int64_t buffer);
+
 /** Joins roles with '+', sorted: "key+value"; "" when there are none. Returns `text`. */
 const char *trtllm_role_text(const struct kvf_trtllm_view *view, char *text, size_t bytes);
 
