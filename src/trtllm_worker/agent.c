@@ -54,6 +54,17 @@ static enum kvf_status connect_remote(struct kvfi_agent *agent, struct remote *r
     return agent->ops->connect(agent->transport, remote->endpoint, &identity, &remote->number, error);
 }
 
+/* Printable ASCII: it is quoted in errors. */
+static bool is_text(const void *info, size_t byte_count)
+{
+    const unsigned char *bytes = info;
+
+    for (size_t i = 0; i < byte_count; i++)
+        if (bytes[i] < 0x20 || bytes[i] > 0x7e)
+            return false;
+    return true;
+}
+
 /* One that is known by the same endpoint stays as it is. */
 static enum kvf_status add(struct kvfi_agent *agent, struct kvfi_table *table, const char *name, const void *info,
                            size_t info_bytes, struct kvf_error *error)
@@ -61,7 +72,7 @@ static enum kvf_status add(struct kvfi_agent *agent, struct kvfi_table *table, c
     struct remote *old = find(table, name), *remote;
     enum kvf_status status;
 
-    if (info_bytes >= KVFI_ENDPOINT_BYTES || memchr(info, '\0', info_bytes) != NULL)
+    if (info_bytes >= KVFI_ENDPOINT_BYTES || !is_text(info, info_bytes))
         return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "agent \"%s\" describes itself in %zu bytes that are no text "
                          "of this kind of agent", name, info_bytes);
     remote = calloc(1, sizeof *remote);

@@ -16,12 +16,23 @@
 
 enum { KVFI_CMA_THREADS = 4 /* at most */ };
 
-/** A process that is written to. */
+/** A process that is watched, once for all the peers that are in it. */
+struct kvfi_cma_process {
+    struct kvfi_cma_process *next;
+    uint64_t number;          /* what the watcher knows it by */
+    pid_t pid;
+    int fd;
+    bool dead;                /* the watcher saw it; its pid may be another one's now */
+    int64_t users;            /* peers */
+};
+
+/** One that is written to. */
 struct kvfi_cma_peer {
     struct kvfi_cma_peer *next;
     uint64_t number;
     pid_t pid;
-    int pidfd;                /* -1 where the kernel has none: then only a write finds out */
+    struct kvfi_cma_process *process; /* NULL where the kernel has no pidfd: then only a write finds out */
+    int pidfd;                /* the process's, or -1 */
     int64_t posts;            /* queued or being copied */
     bool ended;               /* takes no more; goes with its last post */
     bool disconnected;        /* by the owner: no PEER_DOWN */
@@ -46,9 +57,10 @@ struct kvfi_transport {
     pthread_mutex_t lock;
     pthread_cond_t changed;   /* a post is queued, or it closes */
     struct kvfi_cma_peer *peers;
+    struct kvfi_cma_process *processes;
     struct kvfi_cma_post *first, *last; /* queued */
     struct kvfi_cma_post *copying;      /* those that data threads have */
-    uint64_t next_peer;
+    uint64_t next_peer, next_process;
     bool stopping;
     int epoll, wake;          /* of the watcher */
     pthread_t watcher, threads[KVFI_CMA_THREADS];

@@ -29,9 +29,21 @@ static void free_post(struct kvfi_cma_post *post)
     free(post);
 }
 
-static void free_peer(struct kvfi_cma_peer *peer)
+/* A closed pidfd is watched no longer. */
+static void release_process(struct kvfi_transport *transport, struct kvfi_cma_process *process)
 {
-    if (peer->pidfd >= 0) close(peer->pidfd);
+    struct kvfi_cma_process **at = &transport->processes;
+
+    if (--process->users > 0) return;
+    while (*at != process) at = &(*at)->next;
+    *at = process->next;
+    close(process->fd);
+    free(process);
+}
+
+static void free_peer(struct kvfi_transport *transport, struct kvfi_cma_peer *peer)
+{
+    if (peer->process) release_process(transport, peer->process);
     free(peer);
 }
 
@@ -44,7 +56,7 @@ static void settle(struct kvfi_transport *transport, struct kvfi_cma_peer *peer)
     if (!peer->disconnected) kvfi_tell_peer_down(&transport->queue, peer->number, peer->status, peer->text);
     while (*at != peer) at = &(*at)->next;
     *at = peer->next;
-    free_peer(peer);
+    free_peer(transport, peer);
 }
 
 /* Ends a post that no data thread has: its source is given up, then its event goes out. */
@@ -93,7 +105,6 @@ static void end_peer(struct kvfi_transport *transport, struct kvfi_cma_peer *pee
     peer->ended = true;
     peer->status = status;
     snprintf(peer->text, sizeof peer->text, "%s", text);
-    if (peer->pidfd >= 0) epoll_ctl(transport->epoll, EPOLL_CTL_DEL, peer->pidfd, NULL);
     stop_posts(transport, peer, NULL, status, peer->text);
 }
 
@@ -164,13 +175,23 @@ void *kvfi_cma_data_thread(void *argument)
 
 static void on_death(struct kvfi_transport *transport, uint64_t number)
 {
-    struct kvfi_cma_peer *peer = find_peer(transport, number);
+    struct kvfi_cma_process *process = transport->processes;
+    struct kvfi_cma_peer *next;
     char text[64];
 
-    if (!peer) return;
-    snprintf(text, sizeof text, "process %ld has ended", (long)peer->pid);
-    end_peer(transport, peer, KVF_ERR_PEER_LOST, text);
-    settle(transport, peer);
+    while (process && process->number != number) process = process->next;
+    if (!process) return;
+    process->dead = true;
+    epoll_ctl(transport->epoll, EPOLL_CTL_DEL, process->fd, NULL);
+    snprintf(text, sizeof text, "process %ld has ended", (long)process->pid);
+    process->users++; /* the last of its peers may go below */
+    for (struct kvfi_cma_peer *peer = transport->peers; peer; peer = next) {
+        next = peer->next;
+        if (peer->process != process || peer->ended) continue;
+        end_peer(transport, peer, KVF_ERR_PEER_LOST, text);
+        settle(transport, peer);
+    }
+    release_process(transport, process);
 }
 
 void *kvfi_cma_watcher_thread(void *argument)
@@ -193,26 +214,61 @@ void *kvfi_cma_watcher_thread(void *argument)
 
 /* ---- what the owner asks --------------------------------------------------------------------------------------- */
 
+/* One that lives keeps its pid: of two peers with one pid, the second is in the first one's process. */
+static struct kvfi_cma_process *find_process(struct kvfi_transport *transport, pid_t pid)
+{
+    struct kvfi_cma_process *process = transport->processes;
+
+    while (process && (process->pid != pid || process->dead || kvfi_cma_process_is_dead(process->fd)))
+        process = process->next;
+    return process;
+}
+
+/* Takes `*fd` when it is the first peer of this process. */
+static enum kvf_status watch_process(struct kvfi_transport *transport, struct kvfi_cma_peer *peer, int *fd,
+                                     struct kvf_error *error)
+{
+    struct kvfi_cma_process *process = find_process(transport, peer->pid);
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = transport->next_process + 1};
+
+    if (!process) {
+        process = kvfi_alloc_zeroed(1, sizeof *process);
+        if (!process) return kvfi_fail_memory(error, "a process");
+        if (epoll_ctl(transport->epoll, EPOLL_CTL_ADD, *fd, &event) != 0) {
+            free(process);
+            return kvfi_fail(error, KVF_ERR_SYSTEM, "cma: process %ld cannot be watched: %s", (long)peer->pid,
+                             strerror(errno));
+        }
+        process->number = ++transport->next_process;
+        process->pid = peer->pid;
+        process->fd = *fd;
+        process->next = transport->processes;
+        transport->processes = process;
+        *fd = -1;
+    }
+    process->users++;
+    peer->process = process;
+    peer->pidfd = process->fd;
+    return KVF_OK;
+}
+
 enum kvf_status kvfi_cma_connect(struct kvfi_transport *transport, const char *endpoint,
                                  const struct kvfi_peer_identity *expected, uint64_t *out, struct kvf_error *error)
 {
     struct kvfi_cma_peer *peer = kvfi_alloc_zeroed(1, sizeof *peer);
-    struct epoll_event event = {.events = EPOLLIN};
     enum kvf_status status;
+    int fd = -1;
 
     (void)expected; /* the other process says nothing of itself */
     if (!peer) return kvfi_fail_memory(error, "a peer");
     peer->pidfd = -1;
     status = kvfi_cma_endpoint_parse(endpoint, &peer->pid, error);
-    if (status == KVF_OK) status = kvfi_cma_process_open(peer->pid, &peer->pidfd, error);
+    if (status == KVF_OK) status = kvfi_cma_process_open(peer->pid, &fd, error);
     if (status != KVF_OK) goto done;
     pthread_mutex_lock(&transport->lock);
-    peer->number = event.data.u64 = transport->next_peer + 1;
-    if (peer->pidfd >= 0 && epoll_ctl(transport->epoll, EPOLL_CTL_ADD, peer->pidfd, &event) != 0)
-        status = kvfi_fail(error, KVF_ERR_SYSTEM, "cma: process %ld cannot be watched: %s", (long)peer->pid,
-                           strerror(errno));
+    if (fd >= 0) status = watch_process(transport, peer, &fd, error);
     if (status == KVF_OK) {
-        *out = ++transport->next_peer;
+        *out = peer->number = ++transport->next_peer;
         peer->next = transport->peers;
         transport->peers = peer;
         kvfi_tell_connected(&transport->queue, peer->number, KVF_OK, NULL);
@@ -220,7 +276,8 @@ enum kvf_status kvfi_cma_connect(struct kvfi_transport *transport, const char *e
     }
     pthread_mutex_unlock(&transport->lock);
 done:
-    if (peer) free_peer(peer);
+    if (fd >= 0) close(fd);
+    free(peer); /* not in any process yet */
     return status;
 }
 
@@ -288,6 +345,6 @@ void kvfi_cma_peers_fini(struct kvfi_transport *transport)
         struct kvfi_cma_peer *peer = transport->peers;
 
         transport->peers = peer->next;
-        free_peer(peer);
+        free_peer(transport, peer);
     }
 }
