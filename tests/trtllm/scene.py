@@ -30,13 +30,14 @@ class Worker:
 
     def __init__(self, folder, instance, number, role, **members):
         self.instance, self.number, self.plain = instance, number, instance.rank(number)
-        self.painter = pattern.Painter(instance, number)
+        self.role, self.painter = role, pattern.Painter(instance, number)
         heads = 1 if instance.model.key_only else instance.model.heads
         spec = {{"context": "src", "generation": "dst"}[role]: self.plain, "kv_heads": heads, **members}
         self.path = Path(folder) / ("%s%d.json" % (instance.name, number))
         self.path.write_text(json.dumps(spec))
         self.popen = subprocess.Popen([KVFERRY, "trtllm", "worker", "--role", role, str(self.path)],
-                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                      errors="backslashreplace")
         self.events, self.log, self.noise = [], [], []
         self.news = threading.Condition()
         self.seen = queue.SimpleQueue()
@@ -61,7 +62,15 @@ class Worker:
 
     def _hear(self):
         for line in self.popen.stderr:
-            self.log.append(line.rstrip("\n"))
+            with self.news:
+                self.log.append(line.rstrip("\n"))
+                self.news.notify_all()
+
+    def told(self, text, seconds=PATIENCE):
+        """Waits for a line on standard error."""
+        with self.news:
+            if not self.news.wait_for(lambda: any(text in line for line in self.log), seconds):
+                raise AssertionError("does not say \"%s\": %s" % (text, self))
 
     def __str__(self):
         return "%s%d\n%s\n%s" % (self.instance.name, self.number, "\n".join(map(json.dumps, self.events[-40:])),
@@ -70,7 +79,8 @@ class Worker:
     def find(self, kind, start=0, **members):
         for at in range(start, len(self.events)):
             event = self.events[at]
-            if event["event"] == kind and all(event.get(key) == value for key, value in members.items()):
+            if (event["event"] in kind if isinstance(kind, tuple) else event["event"] == kind) and \
+                    all(event.get(key) == value for key, value in members.items()):
                 return event
         return None
 
@@ -146,7 +156,7 @@ class Worker:
 def complete(workers):
     """Gives all ranks of a context instance the sender endpoints of all."""
     endpoints = [worker.ready["sender"] for worker in workers]
-    if len(workers) > 1:
+    if len(workers) > 1 and workers[0].role == "context":
         for worker in workers:
             worker.say(complete={"sender_endpoints": endpoints})
     for worker in workers:
@@ -284,7 +294,7 @@ class KvferrySenders(Workers):
                 line.update(schedule="generation-first", aux_slot=aux_slot)
             rank.say(**line)
         for _, rank in self.of(rid):
-            rank.event("accepted", rid=rid)
+            rank.event(("accepted", "refused"), rid=rid)
 
     def send(self, rid):
         for _, rank in self.of(rid):
