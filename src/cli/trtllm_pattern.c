@@ -184,7 +184,8 @@ static void paint_aux(const struct kvf_trtllm_rank_spec *rank, const struct trtl
     for (size_t i = memory->pool_count; i < memory->count; i++) {
         int64_t buffer = memory->regions[i].pool, item = trtllm_aux_item(rank, buffer);
         if (item > 0 && painting->aux_slot >= 0 && painting->aux_slot < memory->regions[i].bytes / item)
-            paint_row(mix(mix(mix(mix(start, (uint64_t)buffer), 0), 0), 0), 0, images[i] + painting->aux_slot * item, item);
+            paint_row(mix(mix(mix(mix(start, (uint64_t)buffer), 0), 0), 0), 0, images[i] + painting->aux_slot * item,
+                      item);
     }
 }
 
