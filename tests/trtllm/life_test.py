@@ -3,7 +3,11 @@
 """Lives of requests between kvferry's workers and the Python peer: orders, pieces, cancels, failures, crowds."""
 import unittest
 
+import msgpack
+import numpy
+
 import peer
+import rank as rank_info
 from model import Instance, Model
 from scene import Case, KvferryReceivers, KvferrySenders, PythonReceivers, PythonSenders
 
@@ -227,6 +231,94 @@ class Lives(Case):
         worker.event("settled", rid=move.rid)
         self.assertEqual(senders.ranks[0].count("CANCEL_SESSION"), 1)
         self.close(senders, receivers)
+
+    def test_a_cancel_before_anything_was_asked(self):
+        """The info endpoint has not answered: the blocks are free at once, and nobody is told."""
+        senders, receivers = self.sides(RECEIVES)
+        silent = peer.Context(senders.instance, 0)  # bound, and not running
+        self.addCleanup(silent.close)
+        move = self.plan(senders, receivers, 45)
+        receivers.request(silent.info_endpoint, move.rid, 45, move.dst)
+        receivers.ranks[0].event("accepted", rid=move.rid)
+        receivers.cancel(move.rid)
+        receivers.ended(move.rid, "cancelled")
+        self.right(receivers, [self.move(senders, receivers, 45)])
+        self.close(senders, receivers)
+
+    def test_a_cancelled_broadcast_is_settled_by_every_group(self):
+        """All groups were asked: also those that will never write have to say so."""
+        senders, receivers = self.sides(RECEIVES, src={"tp": 3, "dp": True})
+        move, worker, slow = self.plan(senders, receivers, 45), receivers.ranks[0], senders.ranks[2]
+        slow.answering = False
+        receivers.request(senders.info, move.rid, 45, move.dst, dp_rank=None)
+        senders.wait_asked(move.rid)
+        receivers.cancel(move.rid)
+        self.assertEqual(worker.event("ended", rid=move.rid)["state"], "cancelled")
+        for rank in senders.ranks:
+            rank.until(lambda: rank.count("CANCEL_SESSION") == 1, "cancel")
+        other = self.move(senders, receivers, 8, of=[0])
+        self.assertIsNone(worker.find("settled", rid=move.rid))
+        slow.ask(lambda: slow.send(worker.ready["self"], b"SESSION_QUIESCED", b"2", b"%d" % move.rid))
+        worker.event("settled", rid=move.rid)
+        self.right(receivers, [other])
+        self.close(senders, receivers)
+
+    def test_auxiliary_data_is_waited_for(self):
+        """Blocks alone are not enough, and a cancel then still waits for the writers' words about the slot."""
+        senders, receivers = self.sides(RECEIVES, src={"aux": 4}, dst={"aux": 4})
+        rank, worker = senders.ranks[0], receivers.ranks[0]
+        for ends in ("SUCCESS", "FAILED", "cancel"):
+            move = self.plan(senders, receivers, 45, aux=(1, 2))
+            rank.holding_aux = True
+            senders.offer(move.rid, 45, move.src, aux_slot=1)
+            receivers.request(senders.info, move.rid, 45, move.dst, aux_slot=2)
+            rank.until(lambda: ("gen", 0) in rank.sessions[move.rid].done, "blocks")
+            if ends == "cancel":
+                rank.answering = False
+                receivers.cancel(move.rid)
+                self.assertEqual(worker.event("ended", rid=move.rid)["state"], "cancelled")
+                rank.until(lambda: rank.count("CANCEL_SESSION") == 1, "cancel")
+            self.move(senders, receivers, 8) if ends != "cancel" else None
+            self.assertIsNone(worker.find("settled", rid=move.rid))
+            rank.answering = True
+            status = b"SUCCESS" if ends == "cancel" else ends.encode()
+            rank.ask(lambda: rank.send(worker.ready["self"], b"AUX_AGENT_RESULT", b"0", b"%d" % move.rid, status))
+            worker.event("settled", rid=move.rid)
+            self.assertEqual(worker.find("ended", rid=move.rid)["state"],
+                             {"SUCCESS": "transferred", "FAILED": "error", "cancel": "cancelled"}[ends])
+
+    # what is said, to the letter
+
+    def test_messages_are_upstreams(self):
+        """Rank infos byte for byte as upstream packs them, requests with its fields and no other."""
+        src, dst = {"tp": 2, "pp": 2, "aux": 4}, {"aux": 4}
+        model = Model(attention=[0, 2], recurrent=[1, 3], index=8, order="nhd")
+        senders, receivers = self.sides(SENDS, model=model, src=src, dst=dst)
+        peer_info = receivers.ranks[0].contact(senders.info)
+        worker = senders.ranks[0]
+        wanted = self.info_of(worker, [rank.ready["sender"] for rank in senders.ranks])
+        self.assertEqual(rank_info.pack(peer_info), rank_info.pack(wanted))
+        senders, receivers = self.sides(RECEIVES, model=model, src=src, dst=dst)
+        move = self.move(senders, receivers, 45, aux=(1, 2), start_token=16)
+        for rank in senders.ranks:
+            raw = dict(rank.came)["REGISTER_RANK_INFO"][0]
+            wanted = self.info_of(receivers.ranks[0], [receivers.ranks[0].ready["sender"]])
+            self.assertEqual(raw, rank_info.pack(wanted))
+            request = msgpack.unpackb(dict(rank.came)["REQUEST_DATA"][0])
+            ids = [numpy.asarray(ids, "<i8").tobytes() for ids in move.dst[0]]
+            self.assertEqual(request, {"sender_req_id": move.rid, "instance_name": "gen", "instance_rank": 0,
+                                       "block_ids_per_layer_groups": ids, "unique_rid": move.rid,
+                                       "dst_start_token": 16, "aux_slot": 2, "slice_id": 0, "bounce_dst_base": None})
+
+    @staticmethod
+    def info_of(worker, sender_endpoints):
+        """What a worker must say of itself, with the addresses and endpoints that it told."""
+        plain = worker.instance.rank(worker.number)
+        for pool in worker.ready["pools"]:
+            plain["table"]["pools"][pool["group"]][pool["pool"]]["base"] = pool["address"]
+        plain["aux"]["address"] = [aux["address"] for aux in worker.ready["aux"]]
+        return rank_info.rank_info(plain, sender_endpoints, worker.ready["self"],
+                                   b"kvferry-cma/1 pid=%d" % worker.ready["pid"])
 
     # failures
 

@@ -355,7 +355,7 @@ class Context(Rank):
         super().__init__(instance, number, pattern.EMPTY, **names)
         self.info_router, self.info_endpoint = self.bind("127.0.0.1", info_port) if number == 0 else (None, None)
         self.peers, self.requests, self.sessions, self.cancelled, self.queries = {}, {}, {}, set(), 0
-        self.holding, self.held, self.writes = False, [], []
+        self.holding, self.held, self.writes, self.holding_aux = False, [], [], False
         self.status = lambda rid, peer, piece: SUCCESS
         self.bend = lambda rows, rid: rows   # lets a test write to wrong places
         self.answering = True                # no: it takes requests and says nothing
@@ -433,7 +433,7 @@ class Context(Rank):
 
     def write_aux(self, session, key):
         request, peer = self.requests[session.rid][key], self.peers[key]
-        if session.aux_slot is None or request["aux_slot"] is None:
+        if session.aux_slot is None or request["aux_slot"] is None or self.holding_aux:
             return
         if arithmetic.sends_aux(self.info, peer):
             pid = int(AGENT.fullmatch(peer["transfer_engine_info"]).group(1))

@@ -33,7 +33,7 @@ def table(plain):
             out["kv_head_num_per_rank"] = group.get("kv_heads")
             out["sliding_window_size"] = group.get("window")
         else:
-            out["slot_major_layout"] = group.get("slot_major", True)
+            out["slot_major_layout"] = group.get("slot_major")
         groups.append(out)
     pools = [{"pools": [{"base_address": pool["base"], "slot_bytes": pool["slot"], "num_slots": pool["slots"],
                          "slot_stride_bytes": pool["stride"], "layer_stride_bytes": None} for pool in pools]}

@@ -200,7 +200,8 @@ class Silence(Case):
         context = zmq.Context()
         silent = context.socket(zmq.ROUTER)
         silent.bind("tcp://127.0.0.1:0")
-        self.addCleanup(context.destroy, 0)
+        self.addCleanup(context.term)
+        self.addCleanup(silent.close, 0)
         endpoint = silent.last_endpoint.decode("ascii").rstrip("\0")
         receivers.request(endpoint, 1, 20, [[[0, 1, 2]]], timeout=1)
         event = receivers.ended(1, "error")[0]

@@ -375,6 +375,8 @@ class Case(unittest.TestCase):
         worker.hurry()
         worker.kill()
         worker.end(None)
+        if any("Sanitizer" in line for line in worker.log):
+            raise AssertionError("\n".join(worker.log[-60:]))
 
     @classmethod
     def rid(cls):
