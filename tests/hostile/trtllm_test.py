@@ -22,7 +22,8 @@ from model import Instance, Model  # noqa: E402
 from scene import Case, KvferryReceivers, KvferrySenders, PythonReceivers, PythonSenders  # noqa: E402
 
 SOON = peer.PATIENCE / 2
-GROWTH = (4 if os.environ.get("KVF_SANITIZER") else 1) * 96 << 20  # most that a worker's memory may grow by in one attack
+# Most that a worker's memory may grow by in one attack.
+GROWTH = (4 if os.environ.get("KVF_SANITIZER") else 1) * 96 << 20
 NONSENSE = [b"", b"\0", b"\xff" * 8, b"-", b"-1", b"1.5", b"1e9", b"0x10", b" 1", b"1 ", b"+1", b"99999999999999999999",
             "\u0661".encode(), b"9" * 5000, b"\xc1", b"\x90", b"\x80", b"\xc0"]
 BOMBS = [b"\x91" * 100000 + b"\xc0", b"\x81\xa1a" * 50000 + b"\xc0", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff",

@@ -235,7 +235,6 @@ class Generation(Rank):
     def __init__(self, instance, number, **names):
         super().__init__(instance, number, pattern.GUARD, **names)
         self.known, self.asked, self.words, self.aux_words, self.quiesced, self.cancels = {}, {}, {}, {}, {}, []
-        self.introduced = []
 
     def handle(self, _, __, tag, frames):
         if tag == "KV_AGENT_RESULT":
@@ -251,8 +250,6 @@ class Generation(Rank):
         elif tag == "CANCEL_SESSION":
             assert 1 <= len(frames) <= 3
             self.cancels.append(int(frames[0]))
-        elif tag == "REGISTER_RANK_INFO":  # upstream ignores tags that it does not know
-            self.introduced.append(rank_info.unpack(frames[0]))
         else:
             raise ValueError("unknown tag")
 
