@@ -381,6 +381,33 @@ static void test_mapper_that_cannot_be_built(void **state)
     pair_kit_fini(&kit);
 }
 
+/** Views whose memory overlaps at the receiver: each is named and mapped all the same, those before it are sent, and what
+ *  is wrong is told when it is to be sent. */
+static void test_views_that_overlap(void **state)
+{
+    static const char *const wrong = "share one place at the destination but not at the source";
+    struct pair_kit kit;
+
+    (void)state;
+    pair_kit_init(&kit);
+    rank_kit_pv(&kit.self, KVF_TRTLLM_INDEXED, 5, 2, 2, 2, 2, 2);
+    rank_kit_pv(&kit.peer, KVF_TRTLLM_INDEXED, 5, 2, 2, 2, 2, 2);
+    kit.peer.views[0][1].pool = 0;
+    kit.peer.views[0][4].pool = 3;
+    pair_kit_make(&kit, true);
+    assert_int_equal(kvf_trtllm_pair_view_count(kit.pair), 5);
+    for (size_t i = 0; i < 5; i++) assert_int_equal(pair_kit_mapper(&kit, i), KVF_TRTLLM_MAP_INTACT);
+    kit.request.prompt_tokens = 2;
+    pair_kit_ids(&kit, 0, 0, KIT_BLOCKS(0), KIT_BLOCKS(1));
+    if (!strstr(pair_kit_moves(&kit), wrong)) fail_msg("found \"%s\"", kit.text);
+    kit.request.excluded = (const struct kvf_trtllm_view_key[]){{0, 1}, {0, 4}};
+    kit.request.excluded_count = 1;
+    if (!strstr(pair_kit_moves(&kit), wrong)) fail_msg("found \"%s\"", kit.text);
+    kit.request.excluded_count = 2;
+    assert_string_equal(pair_kit_moves(&kit), "4096>4128+32 12288>12320+32 16384>16416+32");
+    pair_kit_fini(&kit);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -394,6 +421,7 @@ int main(void)
         cmocka_unit_test(test_recurrent_sizes),
         cmocka_unit_test(test_two_rings),
         cmocka_unit_test(test_mapper_that_cannot_be_built),
+        cmocka_unit_test(test_views_that_overlap),
     };
 
     return cmocka_run_group_tests_name("pair requests", tests, NULL, NULL);

@@ -211,9 +211,8 @@ static enum kvf_status add_groups(struct kvfi_trt_side *side, const kvf_trtllm_p
     return status;
 }
 
-/** Adds the planned views: all of them, or number `only` alone. */
-static enum kvf_status add_views(struct kvfi_trt_side sides[2], const kvf_trtllm_pair *pair, size_t only,
-                                 struct kvf_error *error)
+/** Adds the planned views. */
+static enum kvf_status add_views(struct kvfi_trt_side sides[2], const kvf_trtllm_pair *pair, struct kvf_error *error)
 {
     enum kvf_status status = KVF_OK;
 
@@ -221,63 +220,12 @@ static enum kvf_status add_views(struct kvfi_trt_side sides[2], const kvf_trtllm
         const struct kvfi_trt_pair_view *view = &pair->views[i];
         struct kvfi_trt_mapper mapper = {0};
 
-        if (!view->planned || (only != SIZE_MAX && only != i)) continue;
+        if (!view->planned) continue;
         status = kvfi_trt_mapper_init(&mapper, pair->self, pair->peer, &view->key, error);
         if (status == KVF_OK)
             status = kvfi_trt_parts_add(&sides[0], &sides[1], &mapper, i, sides[0].table->group_count + view->ring,
                                         sides[1].table->group_count + view->ring, error);
         kvfi_trt_mapper_fini(&mapper);
-    }
-    return status;
-}
-
-/** Makes both layouts of the planned views, or of one of them alone. */
-static enum kvf_status make_layouts(const kvf_trtllm_pair *pair, size_t only, struct kvfi_trt_side sides[2],
-                                    kvf_layout *layouts[2], struct kvf_error *error)
-{
-    const kvf_trtllm_rank *ranks[2] = {pair->self, pair->peer};
-    static const char *const names[2] = {"self", "peer"};
-    enum kvf_status status = KVF_OK;
-
-    for (int i = 0; i < 2 && status == KVF_OK; i++) {
-        status = kvfi_trt_side_init(&sides[i], names[i], kvf_trtllm_rank_get_spec(ranks[i])->page_table, error);
-        if (status == KVF_OK) status = add_groups(&sides[i], pair, i == 1, error);
-    }
-    if (status == KVF_OK) status = add_views(sides, pair, only, error);
-    for (int i = 0; i < 2 && status == KVF_OK; i++) status = kvfi_trt_side_layout(&sides[i], &layouts[i], error);
-    return status;
-}
-
-static void drop_layouts(struct kvfi_trt_side sides[2], kvf_layout *layouts[2])
-{
-    for (int i = 0; i < 2; i++) {
-        kvf_layout_release(layouts[i]);
-        layouts[i] = NULL;
-        kvfi_trt_side_fini(&sides[i]);
-    }
-}
-
-/** Upstream never asks whether memory overlaps. A view that does so in itself is left out here and refused when it is
- *  to be sent, so that the others go on. */
-static enum kvf_status leave_out_bad(kvf_trtllm_pair *pair, struct kvf_error *error)
-{
-    enum kvf_status status = KVF_OK;
-
-    for (size_t i = 0; i < pair->view_count && status == KVF_OK; i++) {
-        struct kvfi_trt_side sides[2] = {0};
-        kvf_layout *layouts[2] = {NULL, NULL};
-        struct kvf_error own = {0};
-
-        if (!pair->views[i].planned) continue;
-        status = make_layouts(pair, i, sides, layouts, &own);
-        drop_layouts(sides, layouts);
-        if (status == KVF_ERR_INCOMPATIBLE) {
-            pair->views[i].planned = false;
-            pair->views[i].error = kvfi_text_copy(own.text);
-            status = pair->views[i].error ? KVF_OK : kvfi_fail_memory(error, "the views of a pair");
-        } else if (status != KVF_OK) {
-            kvfi_fail(error, status, "%s", own.text);
-        }
     }
     return status;
 }
@@ -290,22 +238,80 @@ static bool any_planned(const kvf_trtllm_pair *pair)
     return any;
 }
 
-enum kvf_status kvfi_trt_strict_plan(kvf_trtllm_pair *pair, struct kvf_error *error)
+/** Plans the views that are marked, in place of what was planned before. */
+static enum kvf_status plan_marked(kvf_trtllm_pair *pair, struct kvf_error *error)
 {
+    const kvf_trtllm_rank *ranks[2] = {pair->self, pair->peer};
+    static const char *const names[2] = {"self", "peer"};
     struct kvfi_trt_side sides[2] = {0};
     kvf_layout *layouts[2] = {NULL, NULL};
     enum kvf_status status = KVF_OK;
 
+    kvf_plan_release(pair->plan);
+    free(pair->part_keys);
+    pair->plan = NULL;
+    pair->part_keys = NULL;
+    pair->part_count = 0;
     if (!any_planned(pair)) goto done;
-    status = make_layouts(pair, SIZE_MAX, sides, layouts, error);
-    if (status == KVF_ERR_INCOMPATIBLE) {
-        drop_layouts(sides, layouts);
-        status = leave_out_bad(pair, error);
-        if (status != KVF_OK || !any_planned(pair)) goto done;
-        status = make_layouts(pair, SIZE_MAX, sides, layouts, error);
+    for (int i = 0; i < 2 && status == KVF_OK; i++) {
+        status = kvfi_trt_side_init(&sides[i], names[i], kvf_trtllm_rank_get_spec(ranks[i])->page_table, error);
+        if (status == KVF_OK) status = add_groups(&sides[i], pair, i == 1, error);
     }
+    if (status == KVF_OK) status = add_views(sides, pair, error);
+    for (int i = 0; i < 2 && status == KVF_OK; i++) status = kvfi_trt_side_layout(&sides[i], &layouts[i], error);
     if (status == KVF_OK) status = kvfi_trt_pair_finish(pair, &sides[0], layouts[0], layouts[1], error);
 done:
-    drop_layouts(sides, layouts);
+    for (int i = 0; i < 2; i++) {
+        kvf_layout_release(layouts[i]);
+        kvfi_trt_side_fini(&sides[i]);
+    }
+    return status;
+}
+
+/** Marks views [first, first + count) of `wanted` beside those that are marked and plans them; halves the range until
+ *  it is known which of them cannot be planned beside the others. Those stay unmarked, with the reason. */
+static enum kvf_status mark_range(kvf_trtllm_pair *pair, const bool *wanted, size_t first, size_t count,
+                                  struct kvf_error *error)
+{
+    struct kvf_error own = {0};
+    enum kvf_status status;
+
+    for (size_t i = first; i < first + count; i++) pair->views[i].planned = wanted[i];
+    status = plan_marked(pair, &own);
+    if (status == KVF_OK) goto done;
+    if (status != KVF_ERR_INCOMPATIBLE) {
+        kvfi_fail(error, status, "%s", own.text);
+        goto done;
+    }
+    status = KVF_OK;
+    for (size_t i = first; i < first + count; i++) pair->views[i].planned = false;
+    if (count == 1) {
+        pair->views[first].error = kvfi_text_copy(own.text);
+        if (!pair->views[first].error) status = kvfi_fail_memory(error, "the views of a pair");
+        goto done;
+    }
+    status = mark_range(pair, wanted, first, count / 2, error);
+    if (status == KVF_OK) status = mark_range(pair, wanted, first + count / 2, count - count / 2, error);
+done:
+    return status;
+}
+
+/** Upstream never asks whether memory overlaps. A view that does so, in itself or with one before it, is left out here
+ *  and refused when it is to be sent, so that the others go on. */
+enum kvf_status kvfi_trt_strict_plan(kvf_trtllm_pair *pair, struct kvf_error *error)
+{
+    bool *wanted = kvfi_alloc_array(pair->view_count, sizeof *wanted);
+    enum kvf_status status;
+
+    if (!wanted) {
+        status = kvfi_fail_memory(error, "the views of a pair");
+        goto done;
+    }
+    for (size_t i = 0; i < pair->view_count; i++) wanted[i] = pair->views[i].planned;
+    status = pair->view_count > 0 ? mark_range(pair, wanted, 0, pair->view_count, error) : KVF_OK;
+    /* what was tried last may have been one view too many */
+    if (status == KVF_OK && any_planned(pair) && !pair->plan) status = plan_marked(pair, error);
+done:
+    free(wanted);
     return status;
 }
