@@ -289,13 +289,18 @@ KVF_API enum kvf_status kvf_trtllm_registrar_check(kvf_trtllm_registrar *registr
 /** What a receiver checks of the one rank info it fetches from an info endpoint, before it contacts any sender:
  *  the protocol version, recurrent state, replicated coverage, replay and draft layers, view pairing and head counts;
  *  with `all_rules` not 0 the soft rules and the mapper kinds too (kvferry asks for all, so that no request hangs on
- *  the sender's side), but those about the two ranks' heads only when the peer's stage holds layers of self's.
+ *  the sender's side), but those about the two ranks' heads only when the peer's stage holds layers of self's. An
+ *  accepted one may be warned of as in kvf_trtllm_registrar_register: then it is self's views that are not written in
+ *  whole.
  *  @return as kvf_trtllm_registrar_check */
 KVF_API enum kvf_status kvf_trtllm_registrar_check_sender(kvf_trtllm_registrar *registrar, const kvf_trtllm_rank *peer,
                                                           int all_rules, struct kvf_error *error);
 
 /** Judges and stores a peer under (instance name, instance rank); one that is known already is replaced, and what was
- *  derived of it dropped. A refusal leaves no trace. Warnings go to the log, once per key.
+ *  derived of it dropped. A refusal leaves no trace. Warnings go to the log, once per key; strict, also one that is
+ *  none of upstream's: views of the peer that upstream's overlap, elections and state pairing together leave in part
+ *  unwritten, whatever the transfers report (state of a receiver with context parallelism or several ranks per DP
+ *  group; TP sizes of which neither divides the other).
  *  @return as kvf_trtllm_registrar_check. Cost: its views and entries, not its blocks. */
 KVF_API enum kvf_status kvf_trtllm_registrar_register(kvf_trtllm_registrar *registrar, const kvf_trtllm_rank *peer,
                                                       struct kvf_trtllm_verdict *verdict, struct kvf_error *error);
@@ -393,7 +398,9 @@ struct kvf_trtllm_pair_view {
 typedef struct kvf_trtllm_pair kvf_trtllm_pair;
 
 /** Plans all elected views of a registered peer as one kvf_plan; made once per peer and kept until it is registered
- *  anew or unregistered. A view whose mapper upstream could not build is left out of the plan, and refused at binding.
+ *  anew or unregistered. A view whose mapper upstream could not build, or whose memory overlaps itself or a view before
+ *  it, is left out of the plan, and refused at binding. Not strict: refused as a whole when the peer needs bytes of a
+ *  rank beside self that upstream's overlap does not name for it, since it would not ask that rank.
  *  @param out  returned to the caller (free with kvf_trtllm_pair_release)
  *  @return KVF_OK; KVF_ERR_NOT_FOUND (not registered); KVF_ERR_INCOMPATIBLE; KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY */
 KVF_API enum kvf_status kvf_trtllm_registrar_pair(kvf_trtllm_registrar *registrar, const char *instance_name,

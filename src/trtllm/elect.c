@@ -41,19 +41,24 @@ int64_t kvfi_trt_flat_rank(int64_t pp_rank, int64_t tp_rank, int64_t cp_rank, in
     return (pp_rank * tp_size + tp_rank) * cp_size + cp_rank;
 }
 
-int kvf_trtllm_is_state_paired(const kvf_trtllm_rank *self, const kvf_trtllm_rank *peer)
+bool kvfi_trt_state_paired(const struct kvf_trtllm_rank_spec *self, const struct kvf_trtllm_rank_spec *peer)
 {
     int64_t self_size, self_number, peer_size, peer_number;
     bool paired;
 
-    kvfi_trt_state_tp(kvf_trtllm_rank_get_spec(self), &self_size, &self_number);
-    kvfi_trt_state_tp(kvf_trtllm_rank_get_spec(peer), &peer_size, &peer_number);
+    kvfi_trt_state_tp(self, &self_size, &self_number);
+    kvfi_trt_state_tp(peer, &peer_size, &peer_number);
     if (self_size <= peer_size) {
         paired = peer_number / (peer_size / self_size) == self_number;
     } else {
         paired = self_number / (self_size / peer_size) == peer_number;
     }
     return paired;
+}
+
+int kvf_trtllm_is_state_paired(const kvf_trtllm_rank *self, const kvf_trtllm_rank *peer)
+{
+    return kvfi_trt_state_paired(kvf_trtllm_rank_get_spec(self), kvf_trtllm_rank_get_spec(peer));
 }
 
 /* The head counts' ratio, both ways; 1 where a side has none. Sizes are within the limits of a rank info, head counts
@@ -106,25 +111,31 @@ static bool owns_fan_in(const struct kvf_trtllm_rank_spec *self, const struct kv
     return self->tp_rank % size % ratio == turn % ratio;
 }
 
-int kvf_trtllm_should_send_pool(const kvf_trtllm_rank *self, const kvf_trtllm_rank *peer,
-                                const struct kvf_trtllm_view_key *view, int64_t duplicate_head_factor)
+bool kvfi_trt_sends(const struct kvf_trtllm_rank_spec *self, const struct kvf_trtllm_rank_spec *peer, int64_t cache,
+                    int64_t mapper, int64_t duplicate_head_factor)
 {
-    const struct kvf_trtllm_rank_spec *own = kvf_trtllm_rank_get_spec(self), *other = kvf_trtllm_rank_get_spec(peer);
-    const struct kvfi_trt_view *found = kvfi_trt_geometry_view(kvfi_trt_rank_geometry(self), view);
     int64_t state_size, state_number;
     bool sends;
 
-    if (!found) return 0;
-    kvfi_trt_state_tp(own, &state_size, &state_number);
-    if (found->spec->mapper == KVF_TRTLLM_REPLICATED) {
-        sends = owns_fan_in(own, other, other->dp_rank);
-    } else if (found->group->cache == KVF_TRTLLM_STATE) {
-        sends = state_size > 1 || owns_fan_in(own, other, other->dp_rank);
+    kvfi_trt_state_tp(self, &state_size, &state_number);
+    if (mapper == KVF_TRTLLM_REPLICATED) {
+        sends = owns_fan_in(self, peer, peer->dp_rank);
+    } else if (cache == KVF_TRTLLM_STATE) {
+        sends = state_size > 1 || owns_fan_in(self, peer, peer->dp_rank);
     } else {
-        sends = duplicate_head_factor <= 1 || other->dp_rank % duplicate_head_factor
-                                                  == own->tp_rank % kvfi_trt_group_tp(own) % duplicate_head_factor;
+        sends = duplicate_head_factor <= 1 || peer->dp_rank % duplicate_head_factor
+                                                  == self->tp_rank % kvfi_trt_group_tp(self) % duplicate_head_factor;
     }
     return sends;
+}
+
+int kvf_trtllm_should_send_pool(const kvf_trtllm_rank *self, const kvf_trtllm_rank *peer,
+                                const struct kvf_trtllm_view_key *view, int64_t duplicate_head_factor)
+{
+    const struct kvfi_trt_view *found = kvfi_trt_geometry_view(kvfi_trt_rank_geometry(self), view);
+
+    return found && kvfi_trt_sends(kvf_trtllm_rank_get_spec(self), kvf_trtllm_rank_get_spec(peer), found->group->cache,
+                                   found->spec->mapper, duplicate_head_factor);
 }
 
 /* The half-open interval of layers that a rank's own stage holds. */

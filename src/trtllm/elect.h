@@ -21,6 +21,20 @@ bool kvfi_trt_key_only(const struct kvf_trtllm_rank_spec *rank);
 void kvfi_trt_rank_factors(const struct kvf_trtllm_rank_spec *self, const struct kvf_trtllm_rank_spec *peer,
                            int64_t *duplicates, int64_t *peer_duplicates);
 
+/** Whether the state ranks of the two are paired; whether self sends a view of this cache and mapper kind to peer. */
+bool kvfi_trt_state_paired(const struct kvf_trtllm_rank_spec *self, const struct kvf_trtllm_rank_spec *peer);
+bool kvfi_trt_sends(const struct kvf_trtllm_rank_spec *self, const struct kvf_trtllm_rank_spec *peer, int64_t cache,
+                    int64_t mapper, int64_t duplicate_head_factor);
+
+/** A run of ranks along one axis. */
+struct kvfi_trt_run {
+    int64_t start, count;
+};
+
+/** Which ranks of `peer_size` meet rank `rank` of `self_size`. Sizes of which neither divides the other are taken as
+ *  upstream takes them: the run may pass the end. */
+struct kvfi_trt_run kvfi_trt_meet(int64_t self_size, int64_t peer_size, int64_t rank);
+
 /** How many pipeline stages of the peer hold layers that self's own stage holds, by position, and the first of them
  *  (unwritten when there are none). They are consecutive. */
 int64_t kvfi_trt_overlapping_stages(const struct kvf_trtllm_rank_spec *self, const struct kvf_trtllm_rank_spec *peer,

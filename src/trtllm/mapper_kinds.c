@@ -13,8 +13,7 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The first head of `count * size` that falls to rank `rank` of `ranks`, within a rank of `count` heads. */
-static int64_t inner_head(int64_t count, int64_t size, int64_t rank, int64_t ranks)
+int64_t kvfi_trt_inner_head(int64_t count, int64_t size, int64_t rank, int64_t ranks)
 {
     int64_t total, scaled;
 
@@ -30,8 +29,8 @@ static enum kvf_status place_heads(struct kvfi_trt_mapper *mapper, const struct 
     int64_t copied = smaller(mapper->src.heads, mapper->dst.heads);
     enum kvf_status status = KVF_OK;
 
-    if (self_tp < peer_tp) src = inner_head(mapper->src.heads, self_tp, peer->tp_rank, peer_tp);
-    if (self_tp > peer_tp) dst = inner_head(mapper->dst.heads, peer_tp, self->tp_rank, self_tp);
+    if (self_tp < peer_tp) src = kvfi_trt_inner_head(mapper->src.heads, self_tp, peer->tp_rank, peer_tp);
+    if (self_tp > peer_tp) dst = kvfi_trt_inner_head(mapper->dst.heads, peer_tp, self->tp_rank, self_tp);
     if (src + copied > mapper->src.heads || dst + copied > mapper->dst.heads) {
         status = kvfi_fail(error, KVF_ERR_INCOMPATIBLE, "%s head slice passes the end of a region: %" PRId64 " heads"
                            " from local %" PRId64 " of %" PRId64 " to peer %" PRId64 " of %" PRId64, name, copied, src,
@@ -232,7 +231,7 @@ enum kvf_status kvfi_trt_plan_sections(struct kvfi_trt_mapper *mapper, const str
                                        const struct kvf_trtllm_rank_spec *peer, struct kvf_error *error)
 {
     const struct kvf_trtllm_view *src = mapper->src.view->spec, *dst = mapper->dst.view->spec;
-    struct state_ratio ratio;
+    struct state_ratio ratio = {0};
     enum kvf_status status;
 
     if (src->section_count != dst->section_count || src->section_count == 0) {
@@ -257,7 +256,7 @@ enum kvf_status kvfi_trt_plan_state_heads(struct kvfi_trt_mapper *mapper, const 
                                           const struct kvf_trtllm_rank_spec *peer, struct kvf_error *error)
 {
     int64_t local = mapper->src.view->spec->bytes_per_head, remote = mapper->dst.view->spec->bytes_per_head;
-    struct state_ratio ratio;
+    struct state_ratio ratio = {0};
     int64_t copied, coarse;
     enum kvf_status status = KVF_OK;
 

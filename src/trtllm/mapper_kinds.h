@@ -15,4 +15,7 @@ enum kvf_status kvfi_trt_plan_sections(struct kvfi_trt_mapper *mapper, const str
 enum kvf_status kvfi_trt_plan_state_heads(struct kvfi_trt_mapper *mapper, const struct kvf_trtllm_rank_spec *self,
                                           const struct kvf_trtllm_rank_spec *peer, struct kvf_error *error);
 
+/** The first head of `count * size` that falls to rank `rank` of `ranks`, within a rank of `count` heads. */
+int64_t kvfi_trt_inner_head(int64_t count, int64_t size, int64_t rank, int64_t ranks);
+
 #endif

@@ -6,27 +6,20 @@
 
 #include <inttypes.h>
 
-/* A run of ranks along one axis. */
-struct run {
-    int64_t start, count;
-};
-
-/* Which ranks of `peer_size` meet rank `rank` of `self_size`. Sizes of which neither divides the other are taken as
- * upstream takes them. */
-static struct run meet(int64_t self_size, int64_t peer_size, int64_t rank, int64_t base)
+struct kvfi_trt_run kvfi_trt_meet(int64_t self_size, int64_t peer_size, int64_t rank)
 {
-    struct run run = {0, 1};
+    struct kvfi_trt_run run = {0, 1};
 
     if (self_size <= peer_size) {
         run.count = peer_size / self_size;
-        run.start = rank * run.count + base;
+        run.start = rank * run.count;
     } else {
-        run.start = rank / (self_size / peer_size) + base;
+        run.start = rank / (self_size / peer_size);
     }
     return run;
 }
 
-static void list(const struct run *pp, const struct run *tp, const struct run *cp,
+static void list(const struct kvfi_trt_run *pp, const struct kvfi_trt_run *tp, const struct kvfi_trt_run *cp,
                  const struct kvf_trtllm_rank_spec *peer, int64_t *ranks, size_t capacity)
 {
     size_t count = 0;
@@ -47,7 +40,7 @@ enum kvf_status kvf_trtllm_get_overlap(const kvf_trtllm_rank *self, const kvf_tr
     const struct kvf_trtllm_rank_spec *own = kvf_trtllm_rank_get_spec(self), *other = kvf_trtllm_rank_get_spec(peer);
     struct kvf_trtllm_overlap overlap = {.duplicate_head_factor = 1, .peer_duplicate_head_factor = 1};
     int64_t own_tp = kvfi_trt_group_tp(own), peer_tp = kvfi_trt_group_tp(other), total;
-    struct run pp = {0, 0}, tp, cp;
+    struct kvfi_trt_run pp = {0, 0}, tp, cp;
     enum kvf_status status = KVF_OK;
 
     if (peer_dp_rank < 0 || peer_dp_rank >= KVF_TRTLLM_MAX_RANKS) {
@@ -57,8 +50,9 @@ enum kvf_status kvf_trtllm_get_overlap(const kvf_trtllm_rank *self, const kvf_tr
     }
     pp.count = kvfi_trt_overlapping_stages(own, other, &pp.start);
     if (pp.count == 0) goto write;
-    tp = meet(own_tp, peer_tp, own->tp_rank % own_tp, peer_dp_rank * peer_tp);
-    cp = meet(own->cp_size, other->cp_size, own->cp_rank, 0);
+    tp = kvfi_trt_meet(own_tp, peer_tp, own->tp_rank % own_tp);
+    tp.start += peer_dp_rank * peer_tp;
+    cp = kvfi_trt_meet(own->cp_size, other->cp_size, own->cp_rank);
     if (__builtin_mul_overflow(pp.count, tp.count, &total) || __builtin_mul_overflow(total, cp.count, &total)
         || total > KVF_TRTLLM_MAX_RANKS) {
         status = kvfi_fail(error, KVF_ERR_OUT_OF_RANGE, "overlap of %" PRId64 " stages, %" PRId64 " TP ranks and %"

@@ -381,8 +381,8 @@ static void test_mapper_that_cannot_be_built(void **state)
     pair_kit_fini(&kit);
 }
 
-/** Views whose memory overlaps at the receiver: each is named and mapped all the same, those before it are sent, and what
- *  is wrong is told when it is to be sent. */
+/** Views whose memory overlaps at the receiver: each is named and mapped all the same, those before it are sent, and
+ *  what is wrong is told when it is to be sent. */
 static void test_views_that_overlap(void **state)
 {
     static const char *const wrong = "share one place at the destination but not at the source";

@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "trtllm/fed.h"
 #include "trtllm/pair.h"
 #include "trtllm/rules_judge.h"
 #include "trtllm/warn.h"
@@ -224,7 +225,10 @@ enum kvf_status kvf_trtllm_registrar_check(kvf_trtllm_registrar *registrar, cons
 enum kvf_status kvf_trtllm_registrar_check_sender(kvf_trtllm_registrar *registrar, const kvf_trtllm_rank *peer,
                                                   int all_rules, struct kvf_error *error)
 {
-    return kvfi_trt_judge_sender(registrar->self, peer, is_strict(registrar), all_rules != 0, error);
+    enum kvf_status status = kvfi_trt_judge_sender(registrar->self, peer, is_strict(registrar), all_rules != 0, error);
+
+    if (status == KVF_OK && is_strict(registrar)) kvfi_trt_warn_of_unfed(&registrar->warn, peer, registrar->self);
+    return status;
 }
 
 static enum kvf_status store(struct kvf_trtllm_registrar *registrar, const kvf_trtllm_rank *rank,
@@ -263,6 +267,7 @@ enum kvf_status kvf_trtllm_registrar_register(kvf_trtllm_registrar *registrar, c
     for (int32_t i = 0; i < own.warning_count; i++) {
         kvfi_trt_warn_once(&registrar->warn, own.warning_keys[i], own.warnings[i]);
     }
+    if (is_strict(registrar)) kvfi_trt_warn_of_unfed(&registrar->warn, registrar->self, peer);
 done:
     return status;
 }
