@@ -134,7 +134,7 @@ static enum kvf_status take_run(struct kvfi_walk *walk, const struct spot *src, 
 static enum kvf_status next_atom(struct kvfi_walk *walk, struct kvfi_atom *atom, struct kvf_error *error)
 {
     enum kvf_status status = KVF_ERR_AGAIN;
-    struct spot src, dst;
+    struct spot src = {0}, dst = {0}; /* for compilers that do not see that both are set */
 
     while (status == KVF_ERR_AGAIN) {
         int64_t n, left = walk->end - walk->position;
