@@ -334,6 +334,15 @@ KVF_API enum kvf_status kvf_trtllm_get_overlap(const kvf_trtllm_rank *self, cons
                                                int64_t peer_dp_rank, struct kvf_trtllm_overlap *out, int64_t *ranks,
                                                size_t capacity, struct kvf_error *error);
 
+/** Which ranks exchange data with self as this registrar plans: strict, kvf_trtllm_get_overlap. Not strict, all TP and
+ *  CP ranks of the DP group whose stages hold layers of self's, since what each sends is then kvf_elect's answer and
+ *  not bound to that rule; both sides have to ask for it in the same way. The peer need not be registered.
+ *  @return as kvf_trtllm_get_overlap */
+KVF_API enum kvf_status kvf_trtllm_registrar_overlap(const kvf_trtllm_registrar *registrar,
+                                                     const kvf_trtllm_rank *peer, int64_t peer_dp_rank,
+                                                     struct kvf_trtllm_overlap *out, int64_t *ranks, size_t capacity,
+                                                     struct kvf_error *error);
+
 /** A view of a page table: number of the layer group, number of the view in it. */
 struct kvf_trtllm_view_key {
     int64_t group, view;
@@ -399,8 +408,7 @@ typedef struct kvf_trtllm_pair kvf_trtllm_pair;
 
 /** Plans all elected views of a registered peer as one kvf_plan; made once per peer and kept until it is registered
  *  anew or unregistered. A view whose mapper upstream could not build, or whose memory overlaps itself or a view before
- *  it, is left out of the plan, and refused at binding. Not strict: refused as a whole when the peer needs bytes of a
- *  rank beside self that upstream's overlap does not name for it, since it would not ask that rank.
+ *  it, is left out of the plan, and refused at binding.
  *  @param out  returned to the caller (free with kvf_trtllm_pair_release)
  *  @return KVF_OK; KVF_ERR_NOT_FOUND (not registered); KVF_ERR_INCOMPATIBLE; KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY */
 KVF_API enum kvf_status kvf_trtllm_registrar_pair(kvf_trtllm_registrar *registrar, const char *instance_name,

@@ -35,6 +35,11 @@ struct kvfi_trt_run {
  *  upstream takes them: the run may pass the end. */
 struct kvfi_trt_run kvfi_trt_meet(int64_t self_size, int64_t peer_size, int64_t rank);
 
+/** As kvf_trtllm_get_overlap; with `whole_group` all TP and CP ranks of the peer's DP group. */
+enum kvf_status kvfi_trt_overlap(const kvf_trtllm_rank *self, const kvf_trtllm_rank *peer, int64_t peer_dp_rank,
+                                 bool whole_group, struct kvf_trtllm_overlap *out, int64_t *ranks, size_t capacity,
+                                 struct kvf_error *error);
+
 /** How many pipeline stages of the peer hold layers that self's own stage holds, by position, and the first of them
  *  (unwritten when there are none). They are consecutive. */
 int64_t kvfi_trt_overlapping_stages(const struct kvf_trtllm_rank_spec *self, const struct kvf_trtllm_rank_spec *peer,

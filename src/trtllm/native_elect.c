@@ -92,31 +92,6 @@ static enum kvf_status copy_share(const kvf_share *share, struct kvf_share **out
     return kvfi_share_create(share->cells, share->count, out, error);
 }
 
-/** Refuses a pair whose destination would wait for a rank that it does not ask: it asks those that upstream's overlap
- *  names, and takes their word for the whole. */
-static enum kvf_status check_asked(const struct kvfi_trt_native *native, const kvf_election *election,
-                                   struct kvf_error *error)
-{
-    const struct kvf_trtllm_rank_spec *src = kvf_trtllm_rank_get_spec(native->members[0][native->picked[0]].rank);
-    const struct kvf_trtllm_rank_spec *dst = kvf_trtllm_rank_get_spec(native->members[1][native->picked[1]].rank);
-    int64_t src_tp = kvfi_trt_group_tp(src), dst_tp = kvfi_trt_group_tp(dst);
-    struct kvfi_trt_run tp = kvfi_trt_meet(dst_tp, src_tp, dst->tp_rank % dst_tp);
-    struct kvfi_trt_run cp = kvfi_trt_meet(dst->cp_size, src->cp_size, dst->cp_rank);
-    enum kvf_status status = KVF_OK;
-
-    for (size_t i = 0; i < native->counts[0] && status == KVF_OK; i++) {
-        int64_t t = native->members[0][i].tp_rank % src_tp, c = native->members[0][i].cp_rank;
-        bool asked = t >= tp.start && t < tp.start + tp.count && c >= cp.start && c < cp.start + cp.count;
-
-        if (!asked && kvf_election_share(election, i))
-            status = kvfi_fail(error, KVF_ERR_INCOMPATIBLE, "destination rank %" PRId64 " (tp_rank=%" PRId64
-                               ", cp_rank=%" PRId64 ") needs bytes of the source's tp_rank=%" PRId64 ", cp_rank=%"
-                               PRId64 ", which upstream's overlap does not name for it", dst->instance_rank,
-                               dst->tp_rank, dst->cp_rank, t, c);
-    }
-    return status;
-}
-
 enum kvf_status kvfi_trt_native_plan(const struct kvfi_trt_native *native, kvf_trtllm_pair *pair,
                                      struct kvf_error *error)
 {
@@ -129,7 +104,6 @@ enum kvf_status kvfi_trt_native_plan(const struct kvfi_trt_native *native, kvf_t
         status = kvf_elect(ballot.members[0], native->counts[0], ballot.members[1], native->counts[1],
                            native->picked[1], &election, error);
     if (status == KVF_OK) status = kvf_election_check_places(election, ballot.picked[1], error);
-    if (status == KVF_OK && native->implied) status = check_asked(native, election, error);
     if (status != KVF_OK) goto done;
     share = kvf_election_share(election, native->picked[0]);
     if (!share) goto done;

@@ -33,9 +33,9 @@ static void list(const struct kvfi_trt_run *pp, const struct kvfi_trt_run *tp, c
     }
 }
 
-enum kvf_status kvf_trtllm_get_overlap(const kvf_trtllm_rank *self, const kvf_trtllm_rank *peer,
-                                       int64_t peer_dp_rank, struct kvf_trtllm_overlap *out, int64_t *ranks,
-                                       size_t capacity, struct kvf_error *error)
+enum kvf_status kvfi_trt_overlap(const kvf_trtllm_rank *self, const kvf_trtllm_rank *peer, int64_t peer_dp_rank,
+                                 bool whole_group, struct kvf_trtllm_overlap *out, int64_t *ranks, size_t capacity,
+                                 struct kvf_error *error)
 {
     const struct kvf_trtllm_rank_spec *own = kvf_trtllm_rank_get_spec(self), *other = kvf_trtllm_rank_get_spec(peer);
     struct kvf_trtllm_overlap overlap = {.duplicate_head_factor = 1, .peer_duplicate_head_factor = 1};
@@ -53,6 +53,10 @@ enum kvf_status kvf_trtllm_get_overlap(const kvf_trtllm_rank *self, const kvf_tr
     tp = kvfi_trt_meet(own_tp, peer_tp, own->tp_rank % own_tp);
     tp.start += peer_dp_rank * peer_tp;
     cp = kvfi_trt_meet(own->cp_size, other->cp_size, own->cp_rank);
+    if (whole_group) {
+        tp = (struct kvfi_trt_run){peer_dp_rank * peer_tp, peer_tp};
+        cp = (struct kvfi_trt_run){0, other->cp_size};
+    }
     if (__builtin_mul_overflow(pp.count, tp.count, &total) || __builtin_mul_overflow(total, cp.count, &total)
         || total > KVF_TRTLLM_MAX_RANKS) {
         status = kvfi_fail(error, KVF_ERR_OUT_OF_RANGE, "overlap of %" PRId64 " stages, %" PRId64 " TP ranks and %"
@@ -70,4 +74,11 @@ write:
     *out = overlap;
 done:
     return status;
+}
+
+enum kvf_status kvf_trtllm_get_overlap(const kvf_trtllm_rank *self, const kvf_trtllm_rank *peer,
+                                       int64_t peer_dp_rank, struct kvf_trtllm_overlap *out, int64_t *ranks,
+                                       size_t capacity, struct kvf_error *error)
+{
+    return kvfi_trt_overlap(self, peer, peer_dp_rank, false, out, ranks, capacity, error);
 }

@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "trtllm/elect.h"
 #include "trtllm/fed.h"
 #include "trtllm/pair.h"
 #include "trtllm/rules_judge.h"
@@ -309,4 +310,11 @@ enum kvf_status kvf_trtllm_registrar_pair(kvf_trtllm_registrar *registrar, const
     }
     if (status == KVF_OK) *out = kvf_trtllm_pair_acquire(peer->pair);
     return status;
+}
+
+enum kvf_status kvf_trtllm_registrar_overlap(const kvf_trtllm_registrar *registrar, const kvf_trtllm_rank *peer,
+                                             int64_t peer_dp_rank, struct kvf_trtllm_overlap *out, int64_t *ranks,
+                                             size_t capacity, struct kvf_error *error)
+{
+    return kvfi_trt_overlap(registrar->self, peer, peer_dp_rank, !is_strict(registrar), out, ranks, capacity, error);
 }

@@ -14,8 +14,8 @@ static enum kvf_status add_group(struct kvfi_receive *job, const kvf_trtllm_rank
                                  int64_t *ranks, size_t capacity, struct kvf_error *error)
 {
     struct kvf_trtllm_overlap overlap;
-    enum kvf_status status = kvf_trtllm_get_overlap(job->worker->self, context, dp_rank, &overlap, ranks, capacity,
-                                                    error);
+    enum kvf_status status = kvf_trtllm_registrar_overlap(job->worker->registrar, context, dp_rank, &overlap, ranks,
+                                                          capacity, error);
 
     if (status != KVF_OK)
         return status;

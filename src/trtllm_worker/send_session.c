@@ -184,14 +184,14 @@ static enum kvf_status list_ranks(kvf_trtllm_worker *worker, const struct kvfi_s
     enum kvf_status status = kvf_trtllm_registrar_find(worker->registrar, peer->name, peer->rank, &rank, error);
 
     if (status == KVF_OK)
-        status = kvf_trtllm_get_overlap(worker->self, rank, peer->dp_rank, &overlap, NULL, 0, error);
+        status = kvf_trtllm_registrar_overlap(worker->registrar, rank, peer->dp_rank, &overlap, NULL, 0, error);
     if (status != KVF_OK)
         return status;
     *count = overlap.rank_count;
     *ranks = kvfi_alloc_zeroed(overlap.rank_count, sizeof **ranks);
     if (*ranks == NULL)
         return kvfi_fail_memory(error, "the receivers of a request");
-    return kvf_trtllm_get_overlap(worker->self, rank, peer->dp_rank, &overlap, *ranks, *count, error);
+    return kvf_trtllm_registrar_overlap(worker->registrar, rank, peer->dp_rank, &overlap, *ranks, *count, error);
 }
 
 /* The first that asks says which ranks there are. */
