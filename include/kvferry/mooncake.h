@@ -129,7 +129,7 @@ struct kvf_mooncake_segment_info {
     size_t struct_size;           /**< set by the caller to sizeof(struct kvf_mooncake_segment_info) */
     char asked_name[KVF_MOONCAKE_NAME_BYTES]; /**< what it was opened by */
     char name[KVF_MOONCAKE_NAME_BYTES];       /**< what it says of itself; notifies go there */
-    char protocol[KVF_MOONCAKE_PROTOCOL_BYTES]; /**< several, where it lists several, with "," between; cut at the end */
+    char protocol[KVF_MOONCAKE_PROTOCOL_BYTES]; /**< several, where it lists several, with "," between; cut to fit */
     char data_host[KVF_MOONCAKE_NAME_BYTES];  /**< `tcp_data_host`, "" without */
     char timestamp[64];           /**< "" without */
     int32_t is_tcp;               /**< 1: can be read and written from here */

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "transport/mooncake/address.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "sys/clock.h"
+
+enum { BACKLOG = 4096 };
+
+/* ---- names ------------------------------------------------------------------------------------------------------ */
+
+static bool read_port(const char *text, int32_t *port)
+{
+    char *end;
+    long number;
+
+    if (*text < '0' || *text > '9') return false;
+    errno = 0;
+    number = strtol(text, &end, 10);
+    if (*end != '\0' || errno != 0 || number < 1 || number > 65535) return false;
+    *port = (int32_t)number;
+    return true;
+}
+
+enum kvf_status kvfi_moon_parse_name(const char *name, struct kvfi_moon_address *out, struct kvf_error *error)
+{
+    const char *host = name, *host_end = name + strlen(name), *port = NULL;
+    const char *colon = strchr(name, ':');
+    bool good = true;
+
+    if (name[0] == '[') {
+        host = name + 1;
+        host_end = strchr(name, ']');
+        good = host_end != NULL && (host_end[1] == '\0' || host_end[1] == ':');
+        if (good && host_end[1] == ':') port = host_end + 2;
+    } else if (colon && !strchr(colon + 1, ':')) {
+        host_end = colon;
+        port = colon + 1;
+    }
+    out->port = KVFI_MOON_DEFAULT_PORT;
+    good = good && host_end > host && host_end - host < KVFI_MOON_HOST_BYTES && (!port || read_port(port, &out->port));
+    for (const char *at = name; good && *at; at++) good = *at > ' ' && *at < 0x7F && *at != '/' && *at != ';';
+    if (!good)
+        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "segment name \"%.100s\": expected HOST:PORT or [V6]:PORT",
+                         name);
+    memcpy(out->host, host, (size_t)(host_end - host));
+    out->host[host_end - host] = '\0';
+    return KVF_OK;
+}
+
+void kvfi_moon_format_name(const char *host, int32_t port, char *out)
+{
+    snprintf(out, KVF_MOONCAKE_NAME_BYTES, strchr(host, ':') ? "[%s]:%d" : "%s:%d", host, (int)port);
+}
+
+/* ---- waiting ---------------------------------------------------------------------------------------------------- */
+
+enum kvf_status kvfi_moon_wait(int fd, short events, const struct kvfi_moon_limit *limit)
+{
+    struct pollfd waits[2] = {{.fd = fd, .events = events}, {.fd = limit->wake_fd, .events = POLLIN}};
+
+    for (;;) {
+        int64_t left_ns = limit->deadline_ns - kvfi_now_ns();
+        struct timespec left = {.tv_sec = left_ns / KVFI_SECOND, .tv_nsec = left_ns % KVFI_SECOND};
+
+        if (limit->stop && atomic_load(limit->stop)) return KVF_ERR_CANCELLED;
+        if (left_ns <= 0) return KVF_ERR_TIMEOUT;
+        if (ppoll(waits, 2, &left, NULL) > 0 && waits[0].revents != 0) return KVF_OK;
+    }
+}
+
+/* ---- sockets ---------------------------------------------------------------------------------------------------- */
+
+static enum kvf_status look_up(const char *host, int32_t port, int flags, struct addrinfo **found,
+                               enum kvf_status failure, struct kvf_error *error)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
+    char service[16];
+    int result;
+
+    snprintf(service, sizeof service, "%d", (int)port);
+    result = getaddrinfo(host, service, &hints, found);
+    if (result == 0) return KVF_OK;
+    *found = NULL;
+    return kvfi_fail(error, failure, "mooncake: host \"%s\": %s", host, gai_strerror(result));
+}
+
+static enum kvf_status bound_port(int fd, int32_t *port)
+{
+    struct sockaddr_storage address;
+    socklen_t bytes = sizeof address;
+
+    if (getsockname(fd, (struct sockaddr *)&address, &bytes) != 0) return KVF_ERR_SYSTEM;
+    *port = ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
+                                                : ((struct sockaddr_in *)&address)->sin_port);
+    return KVF_OK;
+}
+
+enum kvf_status kvfi_moon_listen(const char *host, int32_t port, int *out, int32_t *out_port, struct kvf_error *error)
+{
+    struct addrinfo *found = NULL;
+    enum kvf_status status = look_up(host, port, AI_PASSIVE, &found, KVF_ERR_INVALID_ARGUMENT, error);
+    int fd = -1, on = 1;
+
+    if (status != KVF_OK) goto done;
+    fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    /* A port is taken again at once after a restart; two listeners on one port are refused all the same. */
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+        bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, BACKLOG) != 0 ||
+        bound_port(fd, out_port) != KVF_OK) {
+        status = errno == EADDRINUSE ? KVF_ERR_ADDRESS_IN_USE
+                 : errno == EADDRNOTAVAIL ? KVF_ERR_INVALID_ARGUMENT : KVF_ERR_SYSTEM;
+        kvfi_fail(error, status, "mooncake: listening on %s port %d: %s", host, (int)port, strerror(errno));
+        goto done;
+    }
+    *out = fd;
+    fd = -1;
+done:
+    if (fd >= 0) close(fd);
+    if (found) freeaddrinfo(found);
+    return status;
+}
+
+void kvfi_moon_set_options(int fd, int64_t progress_timeout_ns)
+{
+    int on = 1, idle_s = 30, interval_s = 10, count = 3;
+    unsigned user_ms = (unsigned)(progress_timeout_ns / KVFI_MS);
+
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_ms, sizeof user_ms);
+}
+
+/* One address; 0, or errno. ETIMEDOUT: the limit's deadline; ECANCELED: its stop. */
+static int connect_one(const struct addrinfo *address, const struct kvfi_moon_limit *limit, int *out)
+{
+    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    socklen_t bytes = sizeof(int);
+    int failure = fd < 0 || connect(fd, address->ai_addr, address->ai_addrlen) != 0 ? errno : 0;
+
+    if (failure == EINPROGRESS) {
+        enum kvf_status status = kvfi_moon_wait(fd, POLLOUT, limit);
+
+        failure = status == KVF_ERR_CANCELLED ? ECANCELED : status == KVF_ERR_TIMEOUT ? ETIMEDOUT : 0;
+        if (failure == 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &failure, &bytes) != 0) failure = errno;
+    }
+    if (failure == 0) *out = fd;
+    else if (fd >= 0) close(fd);
+    return failure;
+}
+
+enum kvf_status kvfi_moon_connect(const char *host, int32_t port, const struct kvfi_moon_limit *limit, int *out,
+                                  struct kvf_error *error)
+{
+    struct addrinfo *found = NULL;
+    enum kvf_status status = look_up(host, port, 0, &found, KVF_ERR_UNREACHABLE, error);
+    int failure = 0;
+
+    if (status != KVF_OK) goto done;
+    for (const struct addrinfo *address = found; address; address = address->ai_next) {
+        failure = connect_one(address, limit, out);
+        if (failure == 0 || failure == ECANCELED || kvfi_now_ns() >= limit->deadline_ns) break;
+    }
+    if (failure != 0) {
+        status = failure == ECANCELED ? KVF_ERR_CANCELLED
+                 : failure == EMFILE || failure == ENFILE || failure == ENOBUFS || failure == ENOMEM ||
+                   failure == EADDRNOTAVAIL ? KVF_ERR_SYSTEM
+                 : failure == ETIMEDOUT ? KVF_ERR_TIMEOUT : KVF_ERR_UNREACHABLE;
+        kvfi_fail(error, status, "connecting to %s port %d: %s", host, (int)port, strerror(failure));
+        goto done;
+    }
+    kvfi_moon_set_options(*out, INT64_C(120) * KVFI_SECOND);
+done:
+    if (found) freeaddrinfo(found);
+    return status;
+}
+
+enum kvf_status kvfi_moon_send_all(int fd, const void *bytes, size_t count, const struct kvfi_moon_limit *limit,
+                                   size_t *done)
+{
+    enum kvf_status status = KVF_OK;
+
+    *done = 0;
+    while (status == KVF_OK && *done < count) {
+        ssize_t sent = send(fd, (const char *)bytes + *done, count - *done, MSG_NOSIGNAL);
+
+        if (sent >= 0) *done += (size_t)sent;
+        else if (errno == EAGAIN) status = kvfi_moon_wait(fd, POLLOUT, limit);
+        else if (errno != EINTR) status = KVF_ERR_PEER_LOST;
+    }
+    return status;
+}
+
+enum kvf_status kvfi_moon_recv_all(int fd, void *bytes, size_t count, const struct kvfi_moon_limit *limit,
+                                   size_t *done)
+{
+    enum kvf_status status = KVF_OK;
+
+    *done = 0;
+    while (status == KVF_OK && *done < count) {
+        ssize_t got = recv(fd, (char *)bytes + *done, count - *done, 0);
+
+        if (got > 0) *done += (size_t)got;
+        else if (got == 0) status = KVF_ERR_PEER_LOST;
+        else if (errno == EAGAIN) status = kvfi_moon_wait(fd, POLLIN, limit);
+        else if (errno != EINTR) status = KVF_ERR_PEER_LOST;
+    }
+    return status;
+}

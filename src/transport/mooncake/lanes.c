@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Data connections to peers: kept while they may be of use, opened by the rules for hosts. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/error.h"
+#include "sys/clock.h"
+#include "transport/mooncake/engine.h"
+
+/* An engine that answers handshakes but no data connection may be about to: its data listener comes up last. */
+#define RETRY_NS (50 * KVFI_MS)
+enum { RETRIES = 10 };
+
+/* Where data goes: the published host, or the host that was asked for; then, as engines before 0.3.13 have it, the host
+ * of the name that the peer gives itself. */
+struct targets {
+    char host[2][KVF_MOONCAKE_NAME_BYTES];
+    int32_t port;
+    int64_t fetches;
+};
+
+static void find_targets(kvf_mooncake *engine, const struct kvfi_moon_segment *segment, struct targets *out)
+{
+    const struct kvfi_moon_descriptor *descriptor = &segment->descriptor;
+    struct kvfi_moon_address named = {.host = ""};
+
+    pthread_mutex_lock(&engine->lock);
+    snprintf(out->host[0], sizeof out->host[0], "%s",
+             descriptor->data_host[0] ? descriptor->data_host : segment->address.host);
+    if (descriptor->name[0]) kvfi_moon_parse_name(descriptor->name, &named, NULL);
+    snprintf(out->host[1], sizeof out->host[1], "%s", strcmp(named.host, out->host[0]) == 0 ? "" : named.host);
+    out->port = descriptor->data_port > 0 ? descriptor->data_port : segment->address.port + 1;
+    out->fetches = segment->fetches;
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static enum kvf_status try_targets(kvf_mooncake *engine, const struct targets *targets,
+                                   const struct kvfi_moon_limit *limit, int *fd, struct kvf_error *error)
+{
+    enum kvf_status status = KVF_ERR_UNREACHABLE;
+
+    for (int i = 0; i < 2 && status != KVF_OK && status != KVF_ERR_CANCELLED; i++) {
+        struct kvfi_moon_limit connecting = *limit;
+        int64_t connect_ns = kvfi_now_ns() + engine->options.connect_timeout_ns;
+
+        if (!targets->host[i][0]) continue;
+        if (connect_ns < connecting.deadline_ns) connecting.deadline_ns = connect_ns;
+        /* The first error is the one to tell. */
+        status = kvfi_moon_connect(targets->host[i], targets->port, &connecting, fd, i == 0 ? error : NULL);
+    }
+    return status;
+}
+
+static enum kvf_status connect_lane(kvf_mooncake *engine, struct kvfi_moon_segment *segment,
+                                    const struct kvfi_moon_limit *limit, int *fd, struct kvf_error *error)
+{
+    struct kvf_error own = {.text = ""};
+    struct targets targets;
+    enum kvf_status status;
+
+    find_targets(engine, segment, &targets);
+    status = try_targets(engine, &targets, limit, fd, &own);
+    for (int i = 0; i < RETRIES && (status == KVF_ERR_UNREACHABLE || (status == KVF_ERR_TIMEOUT && i == 0)); i++) {
+        struct kvfi_moon_limit pause = *limit;
+        enum kvf_status waited;
+
+        /* Another process may have its name by now. One that does not answer at all is given up at once. */
+        status = kvfi_moon_refresh(engine, segment, limit, &own);
+        if (status != KVF_OK) break;
+        find_targets(engine, segment, &targets);
+        status = try_targets(engine, &targets, limit, fd, &own);
+        if (status == KVF_OK) break;
+        pause.deadline_ns = kvfi_now_ns() + RETRY_NS;
+        waited = kvfi_moon_wait(-1, 0, pause.deadline_ns < limit->deadline_ns ? &pause : limit);
+        if (waited == KVF_ERR_CANCELLED) status = own.status = waited;
+        if (kvfi_now_ns() >= limit->deadline_ns) break;
+    }
+    if (status != KVF_OK) {
+        if (strncmp(own.text, "peer ", 5) == 0) kvfi_fail(error, status, "%s", own.text);
+        else kvfi_fail(error, status, "peer %s: %s", segment->asked, own.text);
+    }
+    return status;
+}
+
+/* ---- taking and giving back ------------------------------------------------------------------------------------- */
+
+void kvfi_moon_lane_free(struct kvfi_moon_lane *lane)
+{
+    close(lane->fd);
+    free(lane->pipe);
+    free(lane);
+}
+
+/* Nothing may come on an idle connection but its end. */
+static bool is_open(const struct kvfi_moon_lane *lane)
+{
+    char byte;
+
+    return recv(lane->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR);
+}
+
+static struct kvfi_moon_lane *take_idle(struct kvfi_moon_segment *segment)
+{
+    struct kvfi_moon_lane *lane;
+
+    while ((lane = segment->idle) != NULL) {
+        segment->idle = lane->next;
+        if (is_open(lane)) break;
+        kvfi_moon_lane_free(lane);
+        segment->lane_count--;
+    }
+    return lane;
+}
+
+/* Has room for one more connection, closing an idle one where that makes it. The lock is held. */
+static bool make_room(kvf_mooncake *engine, struct kvfi_moon_segment *segment)
+{
+    if (segment->lane_count >= engine->options.max_lanes && segment->idle) {
+        struct kvfi_moon_lane *lane = segment->idle;
+
+        segment->idle = lane->next;
+        kvfi_moon_lane_free(lane);
+        segment->lane_count--;
+    }
+    return segment->lane_count < engine->options.max_lanes;
+}
+
+static void give_up_place(kvf_mooncake *engine, struct kvfi_moon_segment *segment)
+{
+    pthread_mutex_lock(&engine->lock);
+    segment->lane_count--;
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+enum kvf_status kvfi_moon_lane_take(kvf_mooncake *engine, struct kvfi_moon_segment *segment, bool fresh, bool wait,
+                                    const struct kvfi_moon_limit *limit, struct kvfi_moon_lane **out,
+                                    struct kvf_error *error)
+{
+    struct kvfi_moon_lane *lane = NULL;
+    enum kvf_status status = KVF_OK;
+    bool room = false;
+
+    pthread_mutex_lock(&engine->lock);
+    do {
+        if (!fresh) lane = take_idle(segment);
+        if (!lane) room = make_room(engine, segment);
+    } while (!lane && !room && wait && kvfi_moon_pause(engine, limit));
+    if (room) segment->lane_count++;
+    pthread_mutex_unlock(&engine->lock);
+    *out = lane;
+    if (lane || (!room && !wait)) return KVF_OK;
+    if (!room)
+        return kvfi_fail(error, limit->stop && atomic_load(limit->stop) ? KVF_ERR_CANCELLED : KVF_ERR_TIMEOUT,
+                         "peer %s: none of its %d connections got free", segment->asked,
+                         (int)engine->options.max_lanes);
+    lane = kvfi_alloc_zeroed(1, sizeof *lane);
+    if (lane) status = connect_lane(engine, segment, limit, &lane->fd, error);
+    else status = kvfi_fail_memory(error, "a data connection");
+    if (status == KVF_OK) {
+        *out = lane;
+    } else {
+        free(lane);
+        give_up_place(engine, segment);
+    }
+    return status;
+}
+
+void kvfi_moon_lane_put(kvf_mooncake *engine, struct kvfi_moon_segment *segment, struct kvfi_moon_lane *lane)
+{
+    pthread_mutex_lock(&engine->lock);
+    lane->reused = true;
+    lane->next = segment->idle;
+    segment->idle = lane;
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+void kvfi_moon_lane_drop(kvf_mooncake *engine, struct kvfi_moon_segment *segment, struct kvfi_moon_lane *lane)
+{
+    kvfi_moon_lane_free(lane);
+    give_up_place(engine, segment);
+}

@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One connection of a data server: requests in, replies out. All by its thread. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "sys/clock.h"
+#include "transport/mooncake/server.h"
+
+enum {
+    SMALL_BYTES = 32768, /* bodies below come in through the stage, many at a time */
+    TURN_BYTES = 8388608, /* read from one connection before others have their turn */
+    REPLY_PIECES = 128,
+    UNTOLD_BYTES = 1048576 /* written bytes whose status may wait for more input */
+};
+
+#define DRAIN_BYTES (UINT64_C(64) << 20)
+#define DRAIN_NS (2 * KVFI_SECOND)
+
+bool kvfi_moon_conn_is_idle(const struct kvfi_moon_conn *conn)
+{
+    return conn->deadline_ns == 0;
+}
+
+bool kvfi_moon_conn_touches_revoked(const struct kvfi_moon_conn *conn)
+{
+    bool touches = conn->region && atomic_load(&conn->region->revoked);
+
+    for (size_t i = 0; i < conn->reply_count; i++) {
+        const struct kvfi_moon_region *region =
+            conn->replies[(conn->reply_first + i) % KVFI_MOON_REPLIES].region;
+
+        touches = touches || (region && atomic_load(&region->revoked));
+    }
+    return touches;
+}
+
+static void unlink_conn(struct kvfi_moon_conn *conn)
+{
+    struct kvfi_moon_thread *thread = conn->thread;
+
+    *(conn->previous ? &conn->previous->next : &thread->first) = conn->next;
+    *(conn->next ? &conn->next->previous : &thread->last) = conn->previous;
+}
+
+static void set_deadline(struct kvfi_moon_conn *conn, int64_t deadline_ns)
+{
+    conn->thread->busy += (deadline_ns != 0) - (conn->deadline_ns != 0);
+    conn->deadline_ns = deadline_ns;
+}
+
+static void release(struct kvfi_moon_conn *conn, struct kvfi_moon_region **region)
+{
+    if (*region) kvfi_moon_regions_release(conn->thread->server->serving.regions, *region);
+    *region = NULL;
+}
+
+void kvfi_moon_conn_close(struct kvfi_moon_conn *conn, const char *why)
+{
+    struct kvfi_moon_thread *thread = conn->thread;
+
+    if (conn->fd < 0) return;
+    if (why) kvfi_logf(thread->server->serving.log, KVF_LOG_DEBUG, "mooncake: a data connection is closed: %s", why);
+    close(conn->fd);
+    conn->fd = -1;
+    set_deadline(conn, 0);
+    release(conn, &conn->region);
+    while (conn->reply_count > 0) {
+        release(conn, &conn->replies[conn->reply_first].region);
+        conn->reply_first = (conn->reply_first + 1) % KVFI_MOON_REPLIES;
+        conn->reply_count--;
+    }
+    unlink_conn(conn);
+    conn->next = thread->dead;
+    thread->dead = conn;
+    thread->count--;
+}
+
+/* Goes to the end of the list: was active just now. */
+static void touch(struct kvfi_moon_conn *conn)
+{
+    struct kvfi_moon_thread *thread = conn->thread;
+
+    if (!conn->next) return;
+    unlink_conn(conn);
+    conn->previous = thread->last;
+    conn->next = NULL;
+    *(thread->last ? &thread->last->next : &thread->first) = conn;
+    thread->last = conn;
+}
+
+static void wait_for(struct kvfi_moon_conn *conn, uint32_t events)
+{
+    struct epoll_event event = {.events = events, .data.ptr = conn};
+
+    if (events == conn->events) return;
+    conn->events = events;
+    epoll_ctl(conn->thread->epoll, EPOLL_CTL_MOD, conn->fd, &event);
+}
+
+/* ---- replies ---------------------------------------------------------------------------------------------------- */
+
+static uint64_t reply_bytes(const struct kvfi_moon_reply *reply)
+{
+    return reply->bytes + (reply->with_status ? KVFI_MOON_STATUS_BYTES : 0);
+}
+
+/* Adds [skip, end) of the reply to the list. */
+static size_t add_pieces(const struct kvfi_moon_reply *reply, uint64_t skip, struct iovec *pieces)
+{
+    size_t count = 0;
+
+    if (reply->with_status) {
+        if (skip < KVFI_MOON_STATUS_BYTES)
+            pieces[count++] = (struct iovec){(void *)(reply->status + skip), KVFI_MOON_STATUS_BYTES - (size_t)skip};
+        skip = skip < KVFI_MOON_STATUS_BYTES ? 0 : skip - KVFI_MOON_STATUS_BYTES;
+    }
+    if (reply->bytes > skip)
+        pieces[count++] = (struct iovec){(void *)(reply->memory + skip), (size_t)(reply->bytes - skip)};
+    return count;
+}
+
+static void replied(struct kvfi_moon_conn *conn, uint64_t sent)
+{
+    while (conn->reply_count > 0) {
+        struct kvfi_moon_reply *reply = &conn->replies[conn->reply_first];
+        uint64_t left = reply_bytes(reply) - conn->reply_sent;
+
+        if (sent < left) break;
+        sent -= left;
+        conn->reply_sent = 0;
+        release(conn, &reply->region);
+        conn->reply_first = (conn->reply_first + 1) % KVFI_MOON_REPLIES;
+        conn->reply_count--;
+    }
+    conn->reply_sent += conn->reply_count > 0 ? sent : 0;
+}
+
+/* Sends what the socket takes. False when the connection is gone. `*moved` is set when something went out. */
+static bool send_replies(struct kvfi_moon_conn *conn, bool *moved)
+{
+    while (conn->reply_count > 0) {
+        struct iovec pieces[REPLY_PIECES];
+        struct msghdr message = {.msg_iov = pieces};
+        uint64_t skip = conn->reply_sent;
+        ssize_t sent;
+
+        for (size_t i = 0; i < conn->reply_count && message.msg_iovlen + 2 <= REPLY_PIECES; i++) {
+            message.msg_iovlen += add_pieces(&conn->replies[(conn->reply_first + i) % KVFI_MOON_REPLIES], skip,
+                                             pieces + message.msg_iovlen);
+            skip = 0;
+        }
+        sent = sendmsg(conn->fd, &message, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EAGAIN) break;
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent < 0) {
+            kvfi_moon_conn_close(conn, "its peer takes no reply");
+            return false;
+        }
+        *moved = true;
+        replied(conn, (uint64_t)sent);
+    }
+    return true;
+}
+
+static struct kvfi_moon_reply *add_reply(struct kvfi_moon_conn *conn)
+{
+    if (!conn->replies) conn->replies = kvfi_alloc_zeroed(KVFI_MOON_REPLIES, sizeof *conn->replies);
+    return conn->replies ? &conn->replies[(conn->reply_first + conn->reply_count++) % KVFI_MOON_REPLIES] : NULL;
+}
+
+/* ---- requests --------------------------------------------------------------------------------------------------- */
+
+/* Answers a request that may not be, and reads no more. */
+static bool refuse(struct kvfi_moon_conn *conn, bool with_status)
+{
+    struct kvfi_moon_reply *reply = with_status ? add_reply(conn) : NULL;
+
+    if (reply) *reply = (struct kvfi_moon_reply){.with_status = true};
+    if (reply) kvfi_moon_pack_status(KVFI_MOON_REJECTED, reply->status);
+    conn->refused = true;
+    conn->refused_aloud = with_status;
+    return true;
+}
+
+static bool wrote(struct kvfi_moon_conn *conn)
+{
+    struct kvfi_moon_reply *reply = NULL;
+
+    release(conn, &conn->region);
+    if (!kvfi_moon_is_v2(conn->request.opcode)) return true;
+    reply = add_reply(conn);
+    if (!reply) return false;
+    *reply = (struct kvfi_moon_reply){.with_status = true};
+    kvfi_moon_pack_status(KVFI_MOON_ACCEPTED, reply->status);
+    return true;
+}
+
+/* A header is complete. False without memory. */
+static bool begin_request(struct kvfi_moon_conn *conn)
+{
+    struct kvfi_moon_regions *regions = conn->thread->server->serving.regions;
+    struct kvfi_moon_header *request = &conn->request;
+    struct kvfi_moon_reply *reply;
+    struct kvfi_moon_region *region;
+
+    conn->head_bytes = 0;
+    if (!kvfi_moon_parse_header(conn->head, request)) return refuse(conn, false);
+    region = kvfi_moon_regions_use(regions, request->address, request->bytes);
+    if (!region) return refuse(conn, kvfi_moon_is_v2(request->opcode));
+    if (kvfi_moon_is_write(request->opcode)) {
+        conn->region = region;
+        conn->body = (char *)(uintptr_t)request->address;
+        conn->body_left = request->bytes;
+        conn->many = request->bytes < SMALL_BYTES;
+        return true;
+    }
+    conn->many = true;
+    reply = add_reply(conn);
+    if (!reply) {
+        kvfi_moon_regions_release(regions, region);
+        return false;
+    }
+    *reply = (struct kvfi_moon_reply){.with_status = kvfi_moon_is_v2(request->opcode),
+                                      .memory = (const char *)(uintptr_t)request->address, .bytes = request->bytes,
+                                      .region = region};
+    if (reply->with_status) kvfi_moon_pack_status(KVFI_MOON_ACCEPTED, reply->status);
+    return true;
+}
+
+/* Takes input in. Returns how much of it: all, unless replies wait for room or the connection is refused. -1: no
+ * memory. */
+static ssize_t take(struct kvfi_moon_conn *conn, const char *input, size_t bytes)
+{
+    size_t at = 0;
+    bool good = true;
+
+    while (good && at < bytes && !conn->refused && conn->reply_count < KVFI_MOON_REPLIES) {
+        if (conn->body_left > 0) {
+            size_t step = bytes - at < conn->body_left ? bytes - at : (size_t)conn->body_left;
+
+            memcpy(conn->body, input + at, step);
+            conn->body += step;
+            conn->body_left -= step;
+            at += step;
+            if (conn->body_left == 0) good = wrote(conn);
+        } else {
+            size_t step = KVFI_MOON_HEADER_BYTES - conn->head_bytes;
+
+            if (step > bytes - at) step = bytes - at;
+            memcpy(conn->head + conn->head_bytes, input + at, step);
+            conn->head_bytes += step;
+            at += step;
+            if (conn->head_bytes == KVFI_MOON_HEADER_BYTES) good = begin_request(conn);
+        }
+    }
+    return good ? (ssize_t)at : -1;
+}
+
+/* Takes input in, and keeps what there is no room for. */
+static bool take_or_hold(struct kvfi_moon_conn *conn, const char *input, size_t bytes)
+{
+    ssize_t taken = take(conn, input, bytes);
+
+    if (taken < 0) return false;
+    if ((size_t)taken == bytes || conn->refused) return true;
+    conn->held = malloc(bytes - (size_t)taken);
+    if (!conn->held) return false;
+    conn->held_bytes = bytes - (size_t)taken;
+    conn->held_at = 0;
+    memcpy(conn->held, input + taken, conn->held_bytes);
+    return true;
+}
+
+static bool take_held(struct kvfi_moon_conn *conn)
+{
+    ssize_t taken = take(conn, conn->held + conn->held_at, conn->held_bytes - conn->held_at);
+
+    if (taken < 0) return false;
+    conn->held_at += (size_t)taken;
+    if (conn->held_at < conn->held_bytes && !conn->refused) return true;
+    free(conn->held);
+    conn->held = NULL;
+    return true;
+}
+
+/* ---- reading ---------------------------------------------------------------------------------------------------- */
+
+static bool lose(struct kvfi_moon_conn *conn, const char *why)
+{
+    kvfi_moon_conn_close(conn, why);
+    return false;
+}
+
+/* One call into the kernel. False when the connection is gone. `*bytes` 0: nothing more for now. */
+static bool read_once(struct kvfi_moon_conn *conn, size_t *bytes)
+{
+    size_t body = conn->body_left < TURN_BYTES ? (size_t)conn->body_left : TURN_BYTES;
+    size_t rest = conn->many ? KVFI_MOON_STAGE_BYTES : KVFI_MOON_HEADER_BYTES - conn->head_bytes;
+    struct iovec pieces[2] = {{conn->body, body}, {conn->thread->stage, body < conn->body_left ? 0 : rest}};
+    struct msghdr message = {.msg_iov = body > 0 ? pieces : pieces + 1, .msg_iovlen = body > 0 ? 2 : 1};
+    ssize_t got = recvmsg(conn->fd, &message, 0);
+    size_t asked = body + pieces[1].iov_len, direct;
+
+    *bytes = 0;
+    if (got < 0) return errno == EAGAIN || errno == EINTR || lose(conn, strerror(errno));
+    if (got == 0) {
+        conn->ended = true;
+        return true;
+    }
+    direct = (size_t)got < body ? (size_t)got : body;
+    conn->body += direct;
+    conn->body_left -= direct;
+    if (direct > 0 && conn->body_left == 0 && !wrote(conn)) return lose(conn, "out of memory");
+    if ((size_t)got > direct && !take_or_hold(conn, conn->thread->stage, (size_t)got - direct))
+        return lose(conn, "out of memory");
+    /* Less than was asked for: there is no more. The size is nothing then, so that a call is saved. */
+    *bytes = (size_t)got < asked ? 0 : (size_t)got;
+    return true;
+}
+
+static bool wants_input(const struct kvfi_moon_conn *conn)
+{
+    return !conn->refused && !conn->ended && !conn->held && conn->reply_count < KVFI_MOON_REPLIES;
+}
+
+/* Reads until there is no more, or others must have their turn. */
+static bool read_requests(struct kvfi_moon_conn *conn, bool *moved)
+{
+    size_t total = 0, untold = 0, bytes = 1;
+
+    while (bytes > 0 && total < TURN_BYTES && wants_input(conn)) {
+        if (!read_once(conn, &bytes)) return false;
+        *moved = true;
+        total += bytes;
+        untold += bytes;
+        if ((untold >= UNTOLD_BYTES || conn->reply_count >= KVFI_MOON_REPLIES / 2) && conn->reply_count > 0) {
+            untold = 0;
+            if (!send_replies(conn, moved)) return false;
+        }
+    }
+    return true;
+}
+
+/* Throws away what a refused peer still sends, so that it can read its status before it hears of the end. */
+static void drain(struct kvfi_moon_conn *conn)
+{
+    ssize_t got = 1;
+
+    while (got > 0 && conn->drain_left > 0) {
+        got = recv(conn->fd, conn->thread->stage, KVFI_MOON_STAGE_BYTES, 0);
+        if (got > 0) conn->drain_left -= (uint64_t)got < conn->drain_left ? (uint64_t)got : conn->drain_left;
+    }
+    if (got == 0 || conn->drain_left == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+        kvfi_moon_conn_close(conn, "refused");
+}
+
+/* ---- after a turn ----------------------------------------------------------------------------------------------- */
+
+static void begin_draining(struct kvfi_moon_conn *conn)
+{
+    conn->draining = true;
+    conn->drain_left = DRAIN_BYTES;
+    set_deadline(conn, kvfi_now_ns() + DRAIN_NS);
+    shutdown(conn->fd, SHUT_WR);
+    wait_for(conn, EPOLLIN);
+    drain(conn);
+}
+
+/* Decides what is waited for. `moved`: bytes went in or out. */
+static void settle(struct kvfi_moon_conn *conn, bool moved)
+{
+    bool inside = conn->head_bytes > 0 || conn->body_left > 0 || conn->reply_count > 0 || conn->held;
+
+    if (conn->reply_count == 0 && conn->refused) {
+        if (conn->refused_aloud) begin_draining(conn);
+        else kvfi_moon_conn_close(conn, "refused");
+        return;
+    }
+    if (conn->ended && conn->reply_count == 0 && !conn->held) {
+        kvfi_moon_conn_close(conn, inside ? "ended inside of a request" : NULL);
+        return;
+    }
+    if (!inside) set_deadline(conn, 0);
+    else if (moved || conn->deadline_ns == 0)
+        set_deadline(conn, kvfi_now_ns() + conn->thread->server->serving.progress_timeout_ns);
+    wait_for(conn, (wants_input(conn) ? EPOLLIN : 0) | (conn->reply_count > 0 ? EPOLLOUT : 0));
+}
+
+void kvfi_moon_conn_ready(struct kvfi_moon_conn *conn, uint32_t events)
+{
+    bool moved = false;
+
+    if (conn->fd < 0) return;
+    if (conn->draining) {
+        drain(conn);
+        return;
+    }
+    if ((events & EPOLLERR) != 0 && (events & EPOLLIN) == 0) {
+        kvfi_moon_conn_close(conn, "reset");
+        return;
+    }
+    touch(conn);
+    /* What is held back goes on once all replies are out; while the socket does not take them, it waits. */
+    do {
+        if (!send_replies(conn, &moved)) return;
+        if (conn->held && conn->reply_count == 0 && !take_held(conn)) {
+            kvfi_moon_conn_close(conn, "out of memory");
+            return;
+        }
+        if (!conn->held && !read_requests(conn, &moved)) return;
+        if (!send_replies(conn, &moved)) return;
+    } while (conn->held && conn->reply_count == 0);
+    settle(conn, moved);
+}
