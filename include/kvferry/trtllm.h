@@ -164,10 +164,11 @@ enum kvf_trtllm_limit {
     KVF_TRTLLM_MAX_RANK_BYTES = 16777216, /**< encoded */
     KVF_TRTLLM_MAX_RANKS = 65536,         /**< of one instance: sender endpoints, stages, sizes of the grid */
     KVF_TRTLLM_MAX_GROUPS = 1024,
-    KVF_TRTLLM_MAX_POOLS = 65536,
-    KVF_TRTLLM_MAX_VIEWS = 65536,         /**< of all groups together */
-    KVF_TRTLLM_MAX_ENTRIES = 1048576,     /**< of all views together; layers, roles and sections likewise */
-    KVF_TRTLLM_MAX_TEXT_BYTES = 4096,     /**< of a name, endpoint, role */
+    KVF_TRTLLM_MAX_POOLS = 8192,
+    KVF_TRTLLM_MAX_VIEWS = 8192,          /**< of all groups together */
+    KVF_TRTLLM_MAX_ENTRIES = 262144,      /**< of all views together; layers, roles and sections likewise */
+    KVF_TRTLLM_MAX_TEXT_BYTES = 4096,     /**< of a name, endpoint, dtype */
+    KVF_TRTLLM_MAX_ROLE_BYTES = 256,      /**< of a role */
     KVF_TRTLLM_MAX_AUX = 64
 };
 

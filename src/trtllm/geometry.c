@@ -267,6 +267,47 @@ static bool index_roles(struct kvfi_trt_geometry *geometry)
     return order && geometry->by_role;
 }
 
+/* What covers are sorted by. */
+struct by_layer {
+    int64_t cache, layer;
+    uint64_t hash;
+    struct kvfi_trt_cover cover;
+};
+
+static int compare_covers(const void *a, const void *b)
+{
+    const struct by_layer *x = a, *y = b;
+    int order = kvfi_compare_i64(x->cache, y->cache);
+
+    if (order == 0) order = (x->hash > y->hash) - (x->hash < y->hash);
+    if (order == 0) order = kvfi_compare_i64(x->layer, y->layer);
+    return order ? order : kvfi_compare_size(x->cover.view, y->cover.view);
+}
+
+static bool index_covers(struct kvfi_trt_geometry *geometry)
+{
+    struct by_layer *order;
+    size_t count = 0;
+
+    for (size_t i = 0; i < geometry->view_count; i++) count += geometry->views[i].place_count;
+    order = kvfi_alloc_array(count, sizeof *order);
+    geometry->covers = kvfi_alloc_array(count, sizeof *geometry->covers);
+    if (!order || !geometry->covers) goto done;
+    for (size_t i = 0; i < geometry->view_count; i++) {
+        const struct kvfi_trt_view *view = &geometry->views[i];
+
+        for (size_t k = 0; k < view->place_count; k++) {
+            order[geometry->cover_count++] = (struct by_layer){view->group->cache, view->places[k].global_layer,
+                                                               view->role_hash, {(uint32_t)i, (uint32_t)k}};
+        }
+    }
+    sort_if_needed(order, count, sizeof *order, compare_covers);
+    for (size_t i = 0; i < count; i++) geometry->covers[i] = order[i].cover;
+done:
+    free(order);
+    return order && geometry->covers;
+}
+
 static bool make_scratch(struct scratch *scratch, const struct kvf_trtllm_page_table *table)
 {
     size_t entries = 0, layers = 0;
@@ -304,7 +345,7 @@ static bool fill(struct kvfi_trt_geometry *geometry, const struct kvf_trtllm_pag
     for (size_t i = 0; i < table->group_count; i++) {
         if (!fill_group(geometry, table, i, scratch)) return false;
     }
-    return fill_hosted(geometry, table) && index_roles(geometry);
+    return fill_hosted(geometry, table) && index_roles(geometry) && index_covers(geometry);
 }
 
 enum kvf_status kvfi_trt_geometry_create(const struct kvf_trtllm_page_table *table, struct kvfi_trt_geometry **out,
@@ -339,6 +380,7 @@ void kvfi_trt_geometry_destroy(struct kvfi_trt_geometry *geometry)
     }
     free(geometry->hosted[1]);
     free(geometry->hosted[0]);
+    free(geometry->covers);
     free(geometry->by_role);
     free(geometry->first_view);
     free(geometry->views);

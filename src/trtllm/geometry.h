@@ -33,6 +33,11 @@ struct kvfi_trt_view {
     bool sound;                            /**< kvfi_trt_view_check gives KVF_OK */
 };
 
+/** A layer of a view: the view's number, and the place in it. */
+struct kvfi_trt_cover {
+    uint32_t view, place;
+};
+
 /** A layer that some group of one cache kind holds. */
 struct kvfi_trt_hosted {
     int64_t global_layer, group;
@@ -45,6 +50,8 @@ struct kvfi_trt_geometry {
     size_t *first_view;                    /**< group_count + 1 numbers: views [first[g], first[g + 1]) are group g's */
     size_t group_count;
     uint32_t *by_role;                     /**< view numbers by group, role hash, number */
+    struct kvfi_trt_cover *covers;         /**< all places of all views, by cache kind, role hash, layer, view number */
+    size_t cover_count;
     struct kvfi_trt_hosted *hosted[2];     /**< by cache kind, then by global layer */
     size_t hosted_count[2];
     size_t cache_views[2];                 /**< views by cache kind */
@@ -72,6 +79,15 @@ int64_t kvfi_trt_geometry_group(const struct kvfi_trt_geometry *geometry, int64_
 
 /** The place of a global layer in a view, or NULL. */
 const struct kvfi_trt_region *kvfi_trt_view_place(const struct kvfi_trt_view *view, int64_t global_layer);
+
+/** The covers of a layer of one cache kind by views whose role hash is `like`'s: `count` of them. Role sets are still
+ *  to be compared. */
+const struct kvfi_trt_cover *kvfi_trt_geometry_covers(const struct kvfi_trt_geometry *geometry,
+                                                      const struct kvfi_trt_view *like, int64_t layer, size_t *count);
+
+/** The first view of the same cache kind and role set as `like` that holds a layer, or NULL. */
+const struct kvfi_trt_view *kvfi_trt_geometry_holder(const struct kvfi_trt_geometry *geometry,
+                                                     const struct kvfi_trt_view *like, int64_t layer);
 
 /** Whether two views have the same role set; and whether they hold a layer in common. */
 bool kvfi_trt_view_same_roles(const struct kvfi_trt_view *a, const struct kvfi_trt_view *b);

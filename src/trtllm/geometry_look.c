@@ -57,6 +57,57 @@ const struct kvfi_trt_region *kvfi_trt_view_place(const struct kvfi_trt_view *vi
     return place && place->global_layer == global_layer ? place : NULL;
 }
 
+/* Whether a cover comes before the covers of `layer` by views like `like`. */
+static bool comes_before(const struct kvfi_trt_geometry *geometry, const struct kvfi_trt_cover *cover,
+                         const struct kvfi_trt_view *like, int64_t layer)
+{
+    const struct kvfi_trt_view *view = &geometry->views[cover->view];
+
+    if (view->group->cache != like->group->cache) return view->group->cache < like->group->cache;
+    if (view->role_hash != like->role_hash) return view->role_hash < like->role_hash;
+    return view->places[cover->place].global_layer < layer;
+}
+
+const struct kvfi_trt_cover *kvfi_trt_geometry_covers(const struct kvfi_trt_geometry *geometry,
+                                                      const struct kvfi_trt_view *like, int64_t layer, size_t *count)
+{
+    size_t low = 0, high = geometry->cover_count, end;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (comes_before(geometry, &geometry->covers[middle], like, layer)) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    for (end = low; end < geometry->cover_count; end++) {
+        const struct kvfi_trt_cover *cover = &geometry->covers[end];
+        const struct kvfi_trt_view *view = &geometry->views[cover->view];
+
+        if (view->group->cache != like->group->cache || view->role_hash != like->role_hash
+            || view->places[cover->place].global_layer != layer) break;
+    }
+    *count = end - low;
+    return geometry->covers + low;
+}
+
+const struct kvfi_trt_view *kvfi_trt_geometry_holder(const struct kvfi_trt_geometry *geometry,
+                                                     const struct kvfi_trt_view *like, int64_t layer)
+{
+    const struct kvfi_trt_view *found = NULL;
+    size_t count;
+    const struct kvfi_trt_cover *covers = kvfi_trt_geometry_covers(geometry, like, layer, &count);
+
+    for (size_t i = 0; i < count && !found; i++) {
+        const struct kvfi_trt_view *view = &geometry->views[covers[i].view];
+
+        if (kvfi_trt_view_same_roles(view, like)) found = view;
+    }
+    return found;
+}
+
 bool kvfi_trt_view_same_roles(const struct kvfi_trt_view *a, const struct kvfi_trt_view *b)
 {
     bool same = a->role_hash == b->role_hash && a->spec->role_count == b->spec->role_count;

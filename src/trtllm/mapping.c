@@ -32,16 +32,19 @@ const struct kvfi_trt_view *kvfi_trt_partner(const struct kvfi_trt_view *view, c
 {
     const struct kvfi_trt_view *found = NULL;
     int64_t group = -1;
+    size_t first;
 
     for (size_t i = 0; group < 0 && i < view->place_count; i++) {
         group = kvfi_trt_geometry_group(peer, view->group->cache, view->places[i].global_layer);
     }
     if (group < 0) goto done;
-    for (size_t i = first_of_role(peer, group, view->role_hash); !found && i < peer->first_view[group + 1]; i++) {
-        const struct kvfi_trt_view *candidate = &peer->views[peer->by_role[i]];
+    first = first_of_role(peer, group, view->role_hash);
+    if (first == peer->first_view[group + 1]) goto done;
+    /* the lowest of the views that hold one of these layers; none is below the first of these roles */
+    for (size_t i = 0; i < view->place_count && (!found || found != &peer->views[peer->by_role[first]]); i++) {
+        const struct kvfi_trt_view *holder = kvfi_trt_geometry_holder(peer, view, view->places[i].global_layer);
 
-        if (candidate->role_hash != view->role_hash) break;
-        if (kvfi_trt_view_same_roles(view, candidate) && kvfi_trt_view_common(view, candidate)) found = candidate;
+        if (holder && holder->key.group == group && (!found || holder < found)) found = holder;
     }
 done:
     return found;

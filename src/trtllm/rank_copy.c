@@ -29,15 +29,19 @@ static enum kvf_status count_alone(size_t limit, size_t count, const void *array
     return take(&limit, count, array, what, error);
 }
 
-static enum kvf_status count_text(const char *text, const char *what, struct kvf_error *error)
+static enum kvf_status count_bytes(const char *text, size_t limit, const char *what, struct kvf_error *error)
 {
     enum kvf_status status = KVF_OK;
 
     if (!text) status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "rank info: a %s is missing", what);
-    else if (strnlen(text, KVF_TRTLLM_MAX_TEXT_BYTES + 1) > KVF_TRTLLM_MAX_TEXT_BYTES)
-        status = kvfi_fail(error, KVF_ERR_LIMIT, "rank info: a %s has more than %d bytes", what,
-                           KVF_TRTLLM_MAX_TEXT_BYTES);
+    else if (strnlen(text, limit + 1) > limit)
+        status = kvfi_fail(error, KVF_ERR_LIMIT, "rank info: a %s has more than %zu bytes", what, limit);
     return status;
+}
+
+static enum kvf_status count_text(const char *text, const char *what, struct kvf_error *error)
+{
+    return count_bytes(text, KVF_TRTLLM_MAX_TEXT_BYTES, what, error);
 }
 
 static enum kvf_status count_view(const struct kvf_trtllm_view *view, struct kvfi_trt_budget *left,
@@ -49,7 +53,7 @@ static enum kvf_status count_view(const struct kvf_trtllm_view *view, struct kvf
     if (status == KVF_OK && view->section_bytes)
         status = take(&left->sections, view->section_count, view->section_bytes, "sections", error);
     for (size_t i = 0; i < view->role_count && status == KVF_OK; i++)
-        status = count_text(view->roles[i], "role", error);
+        status = count_bytes(view->roles[i], KVF_TRTLLM_MAX_ROLE_BYTES, "role", error);
     return status;
 }
 

@@ -108,6 +108,7 @@ EDIT(nhd_state, kit->views[1][1].mapper = KVF_TRTLLM_NHD)
 EDIT(sectioned_paged, kit->views[0][0].mapper = KVF_TRTLLM_SECTIONED)
 EDIT(mapper_four, kit->views[0][0].mapper = 4)
 EDIT(role_twice, kit->roles[0][0][0] = "key"; kit->roles[0][0][1] = "key"; kit->views[0][0].role_count = 2)
+EDIT(role_long, rank_kit_role(kit, 0, 0, long_text + sizeof long_text - 2 - KVF_TRTLLM_MAX_ROLE_BYTES))
 EDIT(role_control, rank_kit_role(kit, 0, 0, "k\t"))
 EDIT(declared_negative, kit->views[1][0].bytes_per_layer = -1)
 EDIT(declared_huge, kit->views[1][0].bytes_per_layer = INT64_MAX)
@@ -191,6 +192,7 @@ static const struct {
     {"sectioned paged", sectioned_paged, KVF_ERR_LAYOUT, "a paged group allows mapper kinds 0, 1 and 2, found 3"},
     {"mapper 4", mapper_four, KVF_ERR_LAYOUT, "found 4"},
     {"role twice", role_twice, KVF_ERR_LAYOUT, "role \"key\" is there twice"},
+    {"a role that is long", role_long, KVF_ERR_LIMIT, "a role has more than 256 bytes"},
     {"control character in a role", role_control, KVF_ERR_LAYOUT, "not UTF-8 without control characters: role 0"},
     {"negative declared size", declared_negative, KVF_ERR_LAYOUT, "layer group 1 view 0: bytes_per_layer is -1"},
     {"huge declared size", declared_huge, KVF_ERR_OVERFLOW, "over all ranks: bytes_per_layer"},

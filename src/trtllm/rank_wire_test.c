@@ -523,13 +523,13 @@ static void test_limits(void **unused)
         {"layer_num_per_pp", KVF_TRTLLM_MAX_RANKS + 1, 0x00, "layer_num_per_pp: 65537 items"},
         {"page_table.layer_groups", KVF_TRTLLM_MAX_GROUPS + 1, 0x80, "layer_groups: 1025 items"},
         {"page_table.pool_groups", KVF_TRTLLM_MAX_GROUPS + 1, 0x80, "pool_groups: 1025 items"},
-        {"page_table.layer_groups[0].local_layers", KVF_TRTLLM_MAX_ENTRIES + 1, 0x80, "local_layers: 1048577 items"},
-        {"page_table.layer_groups[1].pool_views", KVF_TRTLLM_MAX_VIEWS, 0x80, "pool_views: 65536 items, at most 65535"},
+        {"page_table.layer_groups[0].local_layers", KVF_TRTLLM_MAX_ENTRIES + 1, 0x80, "local_layers: 262145 items"},
+        {"page_table.layer_groups[1].pool_views", KVF_TRTLLM_MAX_VIEWS, 0x80, "pool_views: 8192 items, at most 8191"},
         {"page_table.layer_groups[0].pool_views[0].buffer_entries", KVF_TRTLLM_MAX_ENTRIES + 1, 0x90,
          "buffer_entries: 1048577 items"},
         {"page_table.layer_groups[0].pool_views[0].pool_role", KVF_TRTLLM_MAX_ENTRIES + 1, 0xa0, "pool_role"},
         {"page_table.layer_groups[1].pool_views[0].section_bytes", KVF_TRTLLM_MAX_ENTRIES + 1, 0x00, "section_bytes"},
-        {"page_table.pool_groups[1].pools", KVF_TRTLLM_MAX_POOLS, 0x80, "pools: 65536 items, at most 65535"},
+        {"page_table.pool_groups[1].pools", KVF_TRTLLM_MAX_POOLS, 0x80, "pools: 8192 items, at most 8191"},
     };
 
     (void)unused;

@@ -12,9 +12,7 @@
 #include <string.h>
 
 /* Most (role, layer) pairs of one side that are compared one by one; tables whose views pair up need none of it. */
-#define MAX_COVERED 4194304
-/* Most steps of the search that is quick for such tables. */
-#define MAX_STEPS 1048576
+#define MAX_COVERED 262144
 #define LIST_TEXT_BYTES 160
 
 /* A role that a REPLICATED view covers a layer with. */
@@ -41,18 +39,17 @@ static bool is_replicated(const struct kvfi_trt_view *view, int64_t cache)
     return view->group->cache == cache && view->spec->mapper == KVF_TRTLLM_REPLICATED;
 }
 
-/* Whether the group of the other side that holds `layer` has a REPLICATED view of the same roles over it. */
-static bool has_twin(const struct kvfi_trt_view *view, int64_t layer, const struct kvfi_trt_geometry *other,
-                     int64_t group, size_t *steps)
+/* Whether the other side has a REPLICATED view of the same roles over a layer. */
+static bool has_twin(const struct kvfi_trt_view *view, int64_t layer, const struct kvfi_trt_geometry *other)
 {
+    size_t count;
+    const struct kvfi_trt_cover *covers = kvfi_trt_geometry_covers(other, view, layer, &count);
     bool found = false;
 
-    for (size_t i = other->first_view[group]; !found && i < other->first_view[group + 1] && *steps > 0; i++) {
-        const struct kvfi_trt_view *twin = &other->views[i];
+    for (size_t i = 0; i < count && !found; i++) {
+        const struct kvfi_trt_view *twin = &other->views[covers[i].view];
 
-        --*steps;
-        found = twin->spec->mapper == KVF_TRTLLM_REPLICATED && kvfi_trt_view_same_roles(view, twin)
-                && kvfi_trt_view_place(twin, layer);
+        found = twin->spec->mapper == KVF_TRTLLM_REPLICATED && kvfi_trt_view_same_roles(view, twin);
     }
     return found;
 }
@@ -60,16 +57,15 @@ static bool has_twin(const struct kvfi_trt_view *view, int64_t layer, const stru
 /* Whether all common layers of all REPLICATED views of one side have such a twin: then nothing differs. */
 static bool all_have_twins(const struct kvfi_trt_geometry *one, const struct kvfi_trt_geometry *other, int64_t cache)
 {
-    size_t steps = MAX_STEPS;
     bool all = true;
 
     for (size_t i = 0; all && i < one->view_count; i++) {
         const struct kvfi_trt_view *view = &one->views[i];
 
         for (size_t k = 0; all && is_replicated(view, cache) && k < view->place_count; k++) {
-            int64_t layer = view->places[k].global_layer, group = kvfi_trt_geometry_group(other, cache, layer);
+            int64_t layer = view->places[k].global_layer;
 
-            all = group < 0 || has_twin(view, layer, other, group, &steps);
+            all = kvfi_trt_geometry_group(other, cache, layer) < 0 || has_twin(view, layer, other);
         }
     }
     return all;
