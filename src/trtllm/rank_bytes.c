@@ -96,11 +96,12 @@ static void set_long(struct kvfi_trt_value *value, const struct head *head, unsi
 bool kvfi_trt_next(struct kvfi_trt_reader *reader, struct kvfi_trt_value *out)
 {
     size_t left = reader->count - reader->at, head_bytes = 1;
-    const unsigned char *bytes = reader->bytes + reader->at;
+    const unsigned char *bytes;
     struct kvfi_trt_value value;
     unsigned char first;
 
     if (left == 0) return false;
+    bytes = reader->bytes + reader->at;
     first = bytes[0];
     if (first >= 0xc0 && first < 0xe0) {
         struct head head = long_head(first);

@@ -526,7 +526,7 @@ static void test_limits(void **unused)
         {"page_table.layer_groups[0].local_layers", KVF_TRTLLM_MAX_ENTRIES + 1, 0x80, "local_layers: 262145 items"},
         {"page_table.layer_groups[1].pool_views", KVF_TRTLLM_MAX_VIEWS, 0x80, "pool_views: 8192 items, at most 8191"},
         {"page_table.layer_groups[0].pool_views[0].buffer_entries", KVF_TRTLLM_MAX_ENTRIES + 1, 0x90,
-         "buffer_entries: 1048577 items"},
+         "buffer_entries: 262145 items"},
         {"page_table.layer_groups[0].pool_views[0].pool_role", KVF_TRTLLM_MAX_ENTRIES + 1, 0xa0, "pool_role"},
         {"page_table.layer_groups[1].pool_views[0].section_bytes", KVF_TRTLLM_MAX_ENTRIES + 1, 0x00, "section_bytes"},
         {"page_table.pool_groups[1].pools", KVF_TRTLLM_MAX_POOLS, 0x80, "pools: 8192 items, at most 8191"},
