@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <setjmp.h>
 #include <cmocka.h>
+#include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -265,13 +266,55 @@ static void cuts_by_policy(void **state)
     far_fini(&far);
 }
 
+static int descriptors(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    int count = 0;
+
+    assert_non_null(folder);
+    while (readdir(folder)) count++;
+    closedir(folder);
+    return count;
+}
+
+/** Peers of one process share what watches it, and all that are left hear of its end. */
+static void watches_a_process_once(void **state)
+{
+    enum { EXTRA = 40 };
+    struct kvfi_peer_identity who = {.name = "d/0"};
+    char endpoint[KVFI_ENDPOINT_BYTES];
+    uint64_t peers[EXTRA];
+    struct far far;
+    int before;
+
+    (void)state;
+    choose("cma", NULL);
+    far_init(&far, PAGE);
+    before = descriptors();
+    snprintf(endpoint, sizeof endpoint, "kvferry-cma/1 pid=%ld", (long)far.child);
+    for (int i = 0; i < EXTRA; i++) {
+        assert_int_equal(far.ops->connect(far.transport, endpoint, &who, &peers[i], NULL), KVF_OK);
+        assert_int_equal(far_await(&far, KVFI_TEV_CONNECTED, peers[i]).status, KVF_OK);
+    }
+    assert_int_equal(descriptors(), before);
+    far.ops->disconnect(far.transport, far.peer); /* the first one, which began to watch */
+    for (int i = 0; i < EXTRA; i += 2) far.ops->disconnect(far.transport, peers[i]);
+    far_kill(&far);
+    for (int i = 1; i < EXTRA; i += 2)
+        assert_int_equal(far_await(&far, KVFI_TEV_PEER_DOWN, peers[i]).status, KVF_ERR_PEER_LOST);
+    far.ops->disconnect(far.transport, peers[0]); /* known no longer; waits for the watcher, which told before it closes */
+    assert_int_equal(descriptors(), before - 1);
+    assert_int_equal(far.ops->connect(far.transport, endpoint, &who, &peers[0], NULL), KVF_ERR_UNREACHABLE);
+    far_fini(&far);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_its_process), cmocka_unit_test(refuses_what_is_no_process),
         cmocka_unit_test(refuses_whom_it_may_not_write), cmocka_unit_test(reaches_its_own_process),
         cmocka_unit_test(fails_and_corrupts_by_policy), cmocka_unit_test(stalls_by_policy),
-        cmocka_unit_test(cuts_by_policy),
+        cmocka_unit_test(cuts_by_policy), cmocka_unit_test(watches_a_process_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
