@@ -302,7 +302,7 @@ static void watches_a_process_once(void **state)
     far_kill(&far);
     for (int i = 1; i < EXTRA; i += 2)
         assert_int_equal(far_await(&far, KVFI_TEV_PEER_DOWN, peers[i]).status, KVF_ERR_PEER_LOST);
-    far.ops->disconnect(far.transport, peers[0]); /* known no longer; waits for the watcher, which told before it closes */
+    far.ops->disconnect(far.transport, peers[0]); /* of none: waits for the watcher, which tells before it closes */
     assert_int_equal(descriptors(), before - 1);
     assert_int_equal(far.ops->connect(far.transport, endpoint, &who, &peers[0], NULL), KVF_ERR_UNREACHABLE);
     far_fini(&far);
