@@ -5,13 +5,14 @@
 #include "transport/cma/cma.h"
 #include "transport/fault/fault.h"
 #include "transport/loop/loop.h"
+#include "transport/mooncake/mooncake.h"
 #include "transport/shm/shm.h"
 #include "transport/tcp/tcp.h"
 
 const struct kvfi_transport_ops *kvfi_transport_find(const char *name)
 {
     static const struct kvfi_transport_ops *const all[] = {
-        &kvfi_loop_ops, &kvfi_shm_ops, &kvfi_tcp_ops, &kvfi_cma_ops,
+        &kvfi_loop_ops, &kvfi_shm_ops, &kvfi_tcp_ops, &kvfi_cma_ops, &kvfi_mooncake_ops,
         &kvfi_fault_ops[0], &kvfi_fault_ops[1], &kvfi_fault_ops[2], &kvfi_fault_ops[3]};
     const struct kvfi_transport_ops *found = NULL;
 

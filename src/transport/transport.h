@@ -140,7 +140,7 @@ struct kvfi_transport_ops {
     size_t struct_size;
     uint32_t version; /* 1 */
     const char *name;
-    uint32_t bit;     /* in kvf_event.transport: 1 loop, 2 shm, 4 tcp; 8 cma */
+    uint32_t bit;     /* in kvf_event.transport: 1 loop, 2 shm, 4 tcp; 8 cma, 16 mooncake */
     uint32_t caps;    /* enum kvfi_transport_cap */
 
     /** Opens an instance, binds its listener and starts its threads. The config is borrowed for the call except
@@ -188,7 +188,7 @@ struct kvfi_transport_ops {
                                    const struct kvfi_range_source *source, uint64_t cookie, struct kvf_error *error);
 };
 
-/** The transports of this build, by name ("loop", "shm", "tcp", "cma"); NULL when there is none of that name.
+/** The transports of this build, by name ("loop", "shm", "tcp", "cma", "mooncake"); NULL when there is none of that name.
  *  "fault:tcp" and so on is the fault transport around one: it has the same bit and capabilities, and fault_policy
  *  names it too ("tcp:stall"). */
 const struct kvfi_transport_ops *kvfi_transport_find(const char *name);

@@ -19,6 +19,7 @@ static const struct subject subjects[] = {
     {"fault_tcp", "fault:tcp", "tcp", true, true, false},
     {"fault_shm_late", "fault:shm", "shm:delay_ms=3", true, true, false},
     {"cma", "cma", NULL, false, true, false},
+    {"mooncake", "mooncake", NULL, false, true, false},
     {"fault_cma", "fault:cma", "cma", false, true, false},
 };
 

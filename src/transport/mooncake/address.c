@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/mooncake/address.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -32,6 +33,19 @@ static bool read_port(const char *text, int32_t *port)
     return true;
 }
 
+static bool is_v6(const char *host, size_t bytes)
+{
+    char text[INET6_ADDRSTRLEN];
+    const char *scope = memchr(host, '%', bytes);
+    struct in6_addr address;
+
+    if (scope) bytes = (size_t)(scope - host);
+    if (bytes >= sizeof text) return false;
+    memcpy(text, host, bytes);
+    text[bytes] = '\0';
+    return inet_pton(AF_INET6, text, &address) == 1;
+}
+
 enum kvf_status kvfi_moon_parse_name(const char *name, struct kvfi_moon_address *out, struct kvf_error *error)
 {
     const char *host = name, *host_end = name + strlen(name), *port = NULL;
@@ -50,6 +64,7 @@ enum kvf_status kvfi_moon_parse_name(const char *name, struct kvfi_moon_address 
     out->port = KVFI_MOON_DEFAULT_PORT;
     good = good && host_end > host && host_end - host < KVFI_MOON_HOST_BYTES && (!port || read_port(port, &out->port));
     for (const char *at = name; good && *at; at++) good = *at > ' ' && *at < 0x7F && *at != '/' && *at != ';';
+    if (good && !port && colon) good = is_v6(host, (size_t)(host_end - host));
     if (!good)
         return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "segment name \"%.100s\": expected HOST:PORT or [V6]:PORT",
                          name);

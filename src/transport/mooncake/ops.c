@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "transport/mooncake/mooncake.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/error.h"
+#include "transport/mooncake/posts.h"
+
+enum { MAX_LANES = 64 };
+
+/* The owner fills regions after open, before it tells anyone the endpoint and before it posts. Called by its thread. */
+static void know_memories(struct kvfi_transport *transport)
+{
+    struct kvf_error error;
+
+    for (size_t i = 0; i < transport->config.memory_count; i++) {
+        const struct kvfi_memory_region *memory = &transport->config.memories[i];
+        const struct kvf_mooncake_buffer buffer = {(uint64_t)(uintptr_t)memory->address,
+                                                   memory->bytes > 0 ? (uint64_t)memory->bytes : 0};
+
+        if (transport->known[i] || !memory->address || memory->bytes <= 0) continue;
+        transport->known[i] = true;
+        if (kvf_mooncake_register(transport->engine, &buffer, 1, &error) != KVF_OK)
+            kvfi_logf(transport->config.log, KVF_LOG_ERROR, "mooncake: memory %zu: %s", i, error.text);
+    }
+}
+
+/* ---- open and close --------------------------------------------------------------------------------------------- */
+
+static void moon_close(struct kvfi_transport *transport)
+{
+    if (!transport) return;
+    pthread_mutex_lock(&transport->lock);
+    transport->stopping = true;
+    kvfi_moon_posts_stop(transport);
+    pthread_cond_broadcast(&transport->changed);
+    pthread_mutex_unlock(&transport->lock);
+    if (transport->wake >= 0) eventfd_write(transport->wake, 1);
+    if (transport->watcher_started) pthread_join(transport->watcher, NULL);
+    for (size_t i = 0; i < transport->poster_count; i++) {
+        if (transport->posters[i].started) pthread_join(transport->posters[i].thread, NULL);
+        if (transport->posters[i].wake >= 0) close(transport->posters[i].wake);
+    }
+    kvfi_moon_posts_fini(transport);
+    kvf_mooncake_close(transport->engine);
+    if (transport->epoll >= 0) close(transport->epoll);
+    if (transport->wake >= 0) close(transport->wake);
+    if (transport->queue_made) kvfi_queue_fini(&transport->queue);
+    pthread_cond_destroy(&transport->changed);
+    pthread_mutex_destroy(&transport->lock);
+    free(transport->known);
+    free(transport);
+}
+
+static enum kvf_status open_descriptors(struct kvfi_transport *transport, struct kvf_error *error)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0};
+
+    transport->epoll = epoll_create1(EPOLL_CLOEXEC);
+    transport->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (transport->epoll < 0 || transport->wake < 0 ||
+        epoll_ctl(transport->epoll, EPOLL_CTL_ADD, transport->wake, &event) != 0)
+        return kvfi_fail(error, KVF_ERR_SYSTEM, "mooncake: epoll, eventfd: %s", strerror(errno));
+    return KVF_OK;
+}
+
+static enum kvf_status start_threads(struct kvfi_transport *transport, struct kvf_error *error)
+{
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    size_t wanted = processors < 1 ? 1 : processors > KVFI_MOON_POST_THREADS ? KVFI_MOON_POST_THREADS
+                                                                              : (size_t)processors;
+    int failure = pthread_create(&transport->watcher, NULL, kvfi_moon_watch_thread, transport);
+
+    transport->watcher_started = failure == 0;
+    while (failure == 0 && transport->poster_count < wanted) {
+        struct kvfi_moon_poster *poster = &transport->posters[transport->poster_count++];
+
+        poster->owner = transport;
+        poster->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        failure = poster->wake < 0 ? errno : pthread_create(&poster->thread, NULL, kvfi_moon_post_thread, poster);
+        poster->started = failure == 0;
+    }
+    if (failure != 0)
+        return kvfi_fail(error, KVF_ERR_SYSTEM, "mooncake: cannot start a thread: %s", strerror(failure));
+    return KVF_OK;
+}
+
+static enum kvf_status open_engine(struct kvfi_transport *transport, const struct kvfi_transport_config *config,
+                                   struct kvf_error *error)
+{
+    struct kvf_mooncake_options options;
+
+    kvf_mooncake_options_init(&options, sizeof options);
+    options.host = config->host;
+    options.lanes = config->streams < 1 ? 1 : config->streams > 16 ? 16 : (int32_t)config->streams;
+    options.max_lanes = MAX_LANES;
+    if (config->connect_timeout_ns > 0) options.connect_timeout_ns = config->connect_timeout_ns;
+    return kvfi_moon_open(&options, config->log, &transport->engine, error);
+}
+
+static enum kvf_status moon_open(const struct kvfi_transport_config *config, struct kvfi_transport **out,
+                                 struct kvf_error *error)
+{
+    struct kvfi_transport *transport = kvfi_alloc_zeroed(1, sizeof *transport);
+    enum kvf_status status;
+
+    if (!transport) return kvfi_fail_memory(error, "a transport");
+    transport->config = *config;
+    transport->config.host = transport->config.self = transport->config.fault_policy = NULL;
+    transport->epoll = transport->wake = -1;
+    pthread_mutex_init(&transport->lock, NULL);
+    pthread_cond_init(&transport->changed, NULL);
+    transport->known = kvfi_alloc_zeroed(config->memory_count, sizeof *transport->known);
+    status = transport->known ? kvfi_queue_init(&transport->queue, config->log, error)
+                              : kvfi_fail_memory(error, "a list of memories");
+    transport->queue_made = status == KVF_OK;
+    if (status == KVF_OK) status = open_engine(transport, config, error);
+    if (status == KVF_OK) status = open_descriptors(transport, error);
+    if (status == KVF_OK) status = start_threads(transport, error);
+    if (status == KVF_OK) {
+        know_memories(transport);
+        *out = transport;
+    } else {
+        moon_close(transport);
+    }
+    return status;
+}
+
+/* ---- the table -------------------------------------------------------------------------------------------------- */
+
+static void moon_endpoint(struct kvfi_transport *transport, char *text)
+{
+    know_memories(transport);
+    snprintf(text, KVFI_ENDPOINT_BYTES, "%s", kvf_mooncake_segment_name(transport->engine));
+}
+
+static int moon_event_fd(struct kvfi_transport *transport)
+{
+    return transport->queue.fd;
+}
+
+static size_t moon_events(struct kvfi_transport *transport, struct kvfi_transport_event *events, size_t capacity)
+{
+    return kvfi_queue_take(&transport->queue, events, capacity);
+}
+
+static enum kvf_status moon_arm(struct kvfi_transport *transport, const struct kvfi_arm *arm, struct kvf_error *error)
+{
+    (void)transport, (void)arm;
+    return kvfi_fail(error, KVF_ERR_NOT_SUPPORTED, "mooncake: peers write whatever they were told to, nothing is armed");
+}
+
+static bool moon_disarm(struct kvfi_transport *transport, uint64_t grant)
+{
+    (void)transport, (void)grant;
+    return true;
+}
+
+/* Names that other programs guess a port for are none of an endpoint. */
+static enum kvf_status moon_probe(struct kvfi_transport *transport, const char *endpoint, struct kvf_error *error)
+{
+    struct kvfi_moon_address address;
+    char name[KVF_MOONCAKE_NAME_BYTES];
+    enum kvf_status status = kvfi_moon_parse_name(endpoint, &address, error);
+
+    (void)transport;
+    if (status != KVF_OK) return status;
+    kvfi_moon_format_name(address.host, address.port, name);
+    if (strcmp(name, endpoint) != 0)
+        status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "endpoint \"%.100s\": expected HOST:PORT", endpoint);
+    return status;
+}
+
+static enum kvf_status moon_connect(struct kvfi_transport *transport, const char *endpoint,
+                                    const struct kvfi_peer_identity *expected, uint64_t *peer, struct kvf_error *error)
+{
+    enum kvf_status status = moon_probe(transport, endpoint, error);
+
+    (void)expected; /* a segment is its address */
+    return status == KVF_OK ? kvfi_moon_peer_connect(transport, endpoint, peer, error) : status;
+}
+
+static enum kvf_status moon_post_ranges(struct kvfi_transport *transport, uint64_t peer,
+                                        const struct kvfi_range_source *source, uint64_t cookie,
+                                        struct kvf_error *error)
+{
+    know_memories(transport);
+    return kvfi_moon_post_ranges(transport, peer, source, cookie, error);
+}
+
+const struct kvfi_transport_ops kvfi_mooncake_ops = {
+    .struct_size = sizeof(struct kvfi_transport_ops),
+    .version = 1,
+    .name = "mooncake",
+    .bit = 16,
+    .caps = KVFI_CAP_RANGES | KVFI_CAP_REMOTE_WRITES,
+    .open = moon_open,
+    .close = moon_close,
+    .endpoint = moon_endpoint,
+    .event_fd = moon_event_fd,
+    .events = moon_events,
+    .arm = moon_arm,
+    .disarm = moon_disarm,
+    .probe = moon_probe,
+    .connect = moon_connect,
+    .disconnect = kvfi_moon_peer_disconnect,
+    .post_chunk = kvfi_no_chunks,
+    .abort = kvfi_moon_post_abort,
+    .post_ranges = moon_post_ranges,
+};
