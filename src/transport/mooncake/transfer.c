@@ -271,7 +271,8 @@ void kvfi_moon_run_v2(struct kvfi_moon_job *job)
         fill(&transfer);
         if (!is_busy(&transfer) && !kvfi_moon_job_more(job)) break;
         send_all(&transfer);
-        if (!can_go_on(&transfer))
+        /* Sending the rest of a write whose answer came before it can end the last of them. */
+        if (is_busy(&transfer) && !can_go_on(&transfer))
             wait_for_any(&transfer, job->halted ? job->ending_ns : job->limit.deadline_ns);
     }
     for (size_t i = 0; i < MAX_LANES; i++) {
