@@ -35,7 +35,9 @@ class PeerEngine:
         self.memory, self.target, self.initiator, self.next = peer.Memory(), None, None, self.BASE
 
     def open(self, line):
-        habits = peer.Habits(requests_each=1) if line.get("once") else peer.Habits()
+        habits = peer.Habits()
+        if line.get("once"):  # as releases before 0.3.10
+            habits = peer.Habits(requests_each=1, version=None, publish_host=False)
         self.target = peer.Target(self.memory, line.get("host", "127.0.0.1"), line.get("handshake_port", 0),
                                   line.get("data_port", 0), habits)
         self.initiator = peer.Initiator(self.memory, 0 if line.get("once") else 4, line.get("v1", False))

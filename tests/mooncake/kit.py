@@ -129,8 +129,10 @@ class Engine:
         self.end(None)
 
     def end(self, wanted=0):
-        if self.process.poll() is None:
+        try:
             self.process.stdin.close()
+        except BrokenPipeError:
+            pass
         try:
             code = self.process.wait(DEADLINE)
         except subprocess.TimeoutExpired:

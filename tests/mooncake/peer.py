@@ -151,6 +151,7 @@ class Habits:
         self.describe = lambda descriptor: descriptor   # a dict or a text goes out
         self.pieces = None            # handshake answers and status frames go out in pieces of so many bytes
         self.request = None           # function(link, size, address, opcode) -> True when it dealt with a request
+        self.drains = False           # after a refusal the rest is read away, so that the status is not lost
         self.silent = False           # the handshake takes requests and never answers
         self.__dict__.update(given)
 
@@ -333,6 +334,10 @@ class Target:
         if view is None:
             if opcode & V2:
                 self.send(link, struct.pack("<Q", REFUSED))
+            if self.habits.drains:
+                link.shutdown(socket.SHUT_WR)
+                while link.recv(65536):
+                    pass
             return False
         if opcode & 0x7F == WRITE:
             fill(link, view)

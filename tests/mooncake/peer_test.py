@@ -16,8 +16,8 @@ class PeerToPeer(Matrix, Case):
 
 
 class PeerToPeerOnce(PeerToPeer):
-    """As before 0.3.10: a connection for each request."""
-    initiator_options = target_options = {"once": True}
+    """An initiator as before 0.3.13: a connection for each request."""
+    initiator_options = {"once": True}
     many = 500
 
 

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvferry's engine in a process of its own, driven by lines of JSON; host.py tells the lines. Beside those:
+ *
+ *   open      takes any number of kvf_mooncake_options by its name, too
+ *   move      timeout_ms, stop; answers status and outcomes [failed, done, in doubt]
+ *   info      segment -> what is known of it
+ *   refresh   segment
+ */
+#include <fcntl.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "kvferry/mooncake.h"
+
+#define MS ((int64_t)1000000)
+
+static kvf_mooncake *engine;
+
+static int64_t number(const json_t *line, const char *name, int64_t otherwise)
+{
+    const json_t *found = json_object_get(line, name);
+    if (json_is_boolean(found))
+        return json_is_true(found);
+    return json_is_integer(found) ? json_integer_value(found) : otherwise;
+}
+
+static const char *text(const json_t *line, const char *name)
+{
+    const char *found = json_string_value(json_object_get(line, name));
+    return found != NULL ? found : "";
+}
+
+static json_t *answer(enum kvf_status status, const struct kvf_error *error)
+{
+    if (status == KVF_OK)
+        return json_pack("{s:b}", "ok", 1);
+    return json_pack("{s:b,s:s,s:s}", "ok", 0, "status", kvf_status_name(status), "error", error->text);
+}
+
+static json_t *do_open(const json_t *line)
+{
+    struct kvf_mooncake_options options;
+    struct kvf_error error = {.text = ""};
+
+    kvf_mooncake_options_init(&options, sizeof options);
+    if (json_object_get(line, "host") != NULL)
+        options.host = text(line, "host");
+    if (json_object_get(line, "publish_host") != NULL)
+        options.publish_host = text(line, "publish_host");
+    options.rpc_port = (int32_t)number(line, "handshake_port", 0);
+    options.data_port = (int32_t)number(line, "data_port", 0);
+    options.max_version = number(line, "v1", 0) ? 1 : 2;
+    options.hide_buffers = (int32_t)number(line, "hide_buffers", options.hide_buffers);
+    options.lanes = (int32_t)number(line, "lanes", options.lanes);
+    options.max_connections = number(line, "max_connections", options.max_connections);
+    options.max_handshakes = number(line, "max_handshakes", options.max_handshakes);
+    options.max_notifies = number(line, "max_notifies", options.max_notifies);
+    options.max_handshake_bytes = number(line, "max_handshake_bytes", options.max_handshake_bytes);
+    options.connect_timeout_ns = number(line, "connect_ms", options.connect_timeout_ns / MS) * MS;
+    options.handshake_timeout_ns = number(line, "handshake_ms", options.handshake_timeout_ns / MS) * MS;
+    options.progress_timeout_ns = number(line, "progress_ms", options.progress_timeout_ns / MS) * MS;
+    options.log = (struct kvf_log_sink){.fd = STDERR_FILENO, .level = KVF_LOG_ERROR};
+    enum kvf_status status = kvf_mooncake_open(&options, &engine, &error);
+    json_t *out = answer(status, &error);
+    if (status == KVF_OK) {
+        json_object_set_new(out, "segment", json_string(kvf_mooncake_segment_name(engine)));
+        json_object_set_new(out, "data_port", json_integer(kvf_mooncake_data_port(engine)));
+    }
+    return out;
+}
+
+static json_t *do_map(const json_t *line)
+{
+    int fd = open(text(line, "file"), O_RDWR | O_CLOEXEC);
+    void *data = MAP_FAILED;
+    if (fd >= 0) {
+        data = mmap(NULL, (size_t)number(line, "bytes", 0), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        close(fd);
+    }
+    if (data == MAP_FAILED)
+        return json_pack("{s:b,s:s}", "ok", 0, "error", "the file cannot be mapped");
+    return json_pack("{s:b,s:I}", "ok", 1, "address", (json_int_t)(uintptr_t)data);
+}
+
+static json_t *do_register(const json_t *line)
+{
+    struct kvf_error error = {.text = ""};
+    struct kvf_mooncake_buffer buffer = {(uint64_t)number(line, "address", 0), (uint64_t)number(line, "bytes", 0)};
+    return answer(kvf_mooncake_register(engine, &buffer, 1, &error), &error);
+}
+
+static json_t *do_unregister(const json_t *line)
+{
+    struct kvf_error error = {.text = ""};
+    uint64_t address = (uint64_t)number(line, "address", 0);
+    return answer(kvf_mooncake_unregister(engine, &address, 1, number(line, "timeout_ms", 10000) * MS, &error), &error);
+}
+
+static enum kvf_status segment_of(const json_t *line, int64_t *segment, struct kvf_error *error)
+{
+    return kvf_mooncake_open_segment(engine, text(line, "segment"), number(line, "timeout_ms", 10000) * MS, segment,
+                                     error);
+}
+
+static uint64_t at(const json_t *range, size_t index)
+{
+    return (uint64_t)json_integer_value(json_array_get(range, index));
+}
+
+static json_t *do_move(const json_t *line)
+{
+    const json_t *list = json_object_get(line, "ranges");
+    size_t count = json_array_size(list);
+    struct kvf_mooncake_range *ranges = calloc(count + 1, sizeof *ranges);
+    uint8_t *outcomes = calloc(count + 1, 1);
+    struct kvf_error error = {.text = ""};
+    int64_t segment = 0, timeout_ns = number(line, "timeout_ms", 30000) * MS;
+    int64_t ended[3] = {0, 0, 0};
+
+    if (ranges == NULL || outcomes == NULL)
+        abort();
+    for (size_t i = 0; i < count; i++) {
+        const json_t *range = json_array_get(list, i);
+        ranges[i] = (struct kvf_mooncake_range){at(range, 0), at(range, 1), at(range, 2)};
+    }
+    enum kvf_status status = segment_of(line, &segment, &error);
+    if (status == KVF_OK)
+        status = (number(line, "write", 0) ? kvf_mooncake_write : kvf_mooncake_read)(
+            engine, segment, ranges, count, number(line, "stop", 0) ? KVF_MOONCAKE_STOP_AT_FAILURE : 0, timeout_ns,
+            outcomes, &error);
+    for (size_t i = 0; i < count; i++) {
+        if (outcomes[i] < 3)
+            ended[outcomes[i]]++;
+    }
+    json_t *out = answer(status, &error);
+    json_object_set_new(out, "outcomes", json_pack("[I,I,I]", (json_int_t)ended[0], (json_int_t)ended[1],
+                                                   (json_int_t)ended[2]));
+    free(ranges);
+    free(outcomes);
+    return out;
+}
+
+struct one_move {
+    pthread_t thread;
+    const json_t *line;
+    json_t *answer;
+};
+
+static void *run_move(void *context)
+{
+    struct one_move *move = context;
+    move->answer = do_move(move->line);
+    return NULL;
+}
+
+static json_t *do_moves(const json_t *line)
+{
+    const json_t *list = json_object_get(line, "moves");
+    size_t count = json_array_size(list);
+    struct one_move *moves = calloc(count + 1, sizeof *moves);
+    json_t *results = json_array();
+
+    if (moves == NULL)
+        abort();
+    for (size_t i = 0; i < count; i++) {
+        moves[i].line = json_array_get(list, i);
+        if (pthread_create(&moves[i].thread, NULL, run_move, &moves[i]) != 0)
+            abort();
+    }
+    for (size_t i = 0; i < count; i++) {
+        pthread_join(moves[i].thread, NULL);
+        json_array_append_new(results, moves[i].answer);
+    }
+    free(moves);
+    return json_pack("{s:b,s:o}", "ok", 1, "results", results);
+}
+
+static json_t *do_notify(const json_t *line)
+{
+    struct kvf_error error = {.text = ""};
+    int64_t segment = 0;
+    enum kvf_status status = segment_of(line, &segment, &error);
+    if (status == KVF_OK)
+        status = kvf_mooncake_notify(engine, segment, text(line, "name"), text(line, "text"), 10000 * MS, &error);
+    return answer(status, &error);
+}
+
+static json_t *do_notifies(const json_t *line)
+{
+    struct kvf_mooncake_notification *one = NULL;
+    json_t *list = json_array();
+    (void)line;
+    while (kvf_mooncake_take_notification(engine, 0, &one, NULL) == KVF_OK) {
+        json_array_append_new(list, json_pack("[s,s]", one->name, one->message));
+        kvf_mooncake_free_notification(one);
+    }
+    return json_pack("{s:b,s:o}", "ok", 1, "list", list);
+}
+
+static json_t *do_probe(const json_t *line)
+{
+    struct kvf_error error = {.text = ""};
+    return answer(kvf_mooncake_probe(engine, text(line, "segment"), number(line, "timeout_ms", 10000) * MS, &error),
+                  &error);
+}
+
+static json_t *do_info(const json_t *line)
+{
+    struct kvf_mooncake_segment_info info = {.struct_size = sizeof info};
+    struct kvf_error error = {.text = ""};
+    int64_t segment = 0;
+    enum kvf_status status = segment_of(line, &segment, &error);
+    if (status == KVF_OK)
+        status = kvf_mooncake_get_segment_info(engine, segment, &info, &error);
+    json_t *out = answer(status, &error);
+    if (status == KVF_OK)
+        json_object_update_new(
+            out, json_pack("{s:s,s:s,s:s,s:i,s:i,s:i,s:I,s:I}", "name", info.name, "protocol", info.protocol,
+                           "data_host", info.data_host, "is_tcp", info.is_tcp, "data_port", info.data_port, "version",
+                           info.version, "buffers", (json_int_t)info.buffer_count, "fetches",
+                           (json_int_t)info.fetches));
+    return out;
+}
+
+static json_t *do_refresh(const json_t *line)
+{
+    struct kvf_error error = {.text = ""};
+    int64_t segment = 0;
+    enum kvf_status status = segment_of(line, &segment, &error);
+    if (status == KVF_OK)
+        status = kvf_mooncake_refresh_segment(engine, segment, 10000 * MS, &error);
+    return answer(status, &error);
+}
+
+static const struct {
+    const char *name;
+    json_t *(*run)(const json_t *line);
+} commands[] = {
+    {"open", do_open},         {"map", do_map},   {"register", do_register}, {"unregister", do_unregister},
+    {"move", do_move},         {"moves", do_moves}, {"notify", do_notify},   {"notifies", do_notifies},
+    {"probe", do_probe},       {"info", do_info}, {"refresh", do_refresh},
+};
+
+static json_t *run(const json_t *line)
+{
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        if (strcmp(text(line, "do"), commands[i].name) == 0)
+            return commands[i].run(line);
+    }
+    return json_pack("{s:b,s:s}", "ok", 0, "error", "no such command");
+}
+
+int main(void)
+{
+    char *given = NULL;
+    size_t room = 0;
+
+    signal(SIGPIPE, SIG_DFL); /* the library must not need it ignored */
+    while (getline(&given, &room, stdin) > 0) {
+        json_t *line = json_loads(given, 0, NULL);
+        json_t *out = run(line);
+        char *said = json_dumps(out, JSON_COMPACT);
+        if (said == NULL)
+            abort();
+        printf("%s\n", said);
+        fflush(stdout);
+        free(said);
+        json_decref(out);
+        json_decref(line);
+    }
+    kvf_mooncake_close(engine);
+    free(given);
+    return 0;
+}
