@@ -6,8 +6,8 @@ FUZZ_SECONDS ?= 10
 DEMO_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test test-asan test-ubsan test-tsan test-clang fuzz-smoke lint bench demo demo-tokens install \
-	clean
+.PHONY: help deps build test test-asan test-ubsan test-tsan test-clang test-upstream fuzz-smoke lint bench demo \
+	demo-tokens install clean
 
 help:
 	@echo 'make demo         build, then move a real KV cache between processes of other shapes and check every byte'
@@ -17,6 +17,7 @@ help:
 	@echo 'make test-ubsan   every test under UndefinedBehaviorSanitizer'
 	@echo 'make test-tsan    every test under ThreadSanitizer'
 	@echo 'make test-clang   build with clang and run the unit tests'
+	@echo 'make test-upstream  install the published Mooncake engine and run beside it, in both roles'
 	@echo 'make fuzz-smoke   run each fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)) seconds'
 	@echo 'make lint         check the rules of the house'
 	@echo 'make bench        measure, as lines of JSON'
@@ -52,6 +53,11 @@ test-tsan:
 test-clang:
 	@scripts/install-deps.sh test clang
 	@scripts/run-tests.sh clang
+
+test-upstream:
+	@scripts/install-deps.sh upstream
+	@scripts/build.sh build-upstream/build tests/mooncake/mooncake_host
+	@scripts/test-upstream.sh build-upstream/build
 
 fuzz-smoke:
 	@scripts/install-deps.sh fuzz

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that a task needs, and nothing when all are there.
-#     scripts/install-deps.sh [build] [test] [clang] [fuzz] [bench] [tokens]
+#     scripts/install-deps.sh [build] [test] [clang] [fuzz] [bench] [tokens] [upstream]
 # KVF_DEPS=no skips it; KVF_LOCK_TIMEOUT is how many seconds to wait for another package manager (default 900).
 set -eu
 
@@ -23,7 +23,8 @@ packages_of() {
         fuzz) echo "$build clang libclang-rt-14-dev" ;;
         bench) echo "$build python3-numpy" ;;
         tokens) echo "$build python3-venv ca-certificates" ;;
-        *) fail "no such set of packages: $1 (build, test, clang, fuzz, bench, tokens)" ;;
+        upstream) echo "$build $test python3-venv ca-certificates libibverbs1 libnuma1 libcurl4" ;;
+        *) fail "no such set of packages: $1 (build, test, clang, fuzz, bench, tokens, upstream)" ;;
     esac
 }
 

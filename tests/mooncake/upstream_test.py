@@ -1,0 +1,128 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""kvferry beside the published wheel, in either role: the matrix, and how the wheel loses itself.
+
+scripts/test-upstream.sh says where the wheel's Python is (KVF_UPSTREAM_PYTHON). The wheel takes no ports, and no more
+than 2,048 ranges in one call.
+"""
+import os
+import time
+import unittest
+
+from kit import Case, FOLDER, KVFERRY_HOST, PEER_HOST, moved, until
+from matrix import Matrix
+import peer
+
+KVFERRY = [KVFERRY_HOST]
+
+
+def wheel(**settings):
+    settings = {"MC_FORCE_TCP": "1", **settings}
+    return ["env", *(f"{name}={value}" for name, value in settings.items()), os.environ["KVF_UPSTREAM_PYTHON"],
+            str(FOLDER / "host.py"), "wheel"]
+
+
+class Wheel(Matrix):
+    largest = 64 << 20
+
+
+class KvferryToWheel(Wheel, Case):
+    initiator_command, target_command = KVFERRY, wheel()
+    many = 10000
+
+    test_restart_on_the_same_ports = test_restart_on_another_data_port = None  # it chooses its ports itself
+
+    def test_restart_under_a_new_name(self):
+        initiator, target, local, remote = self.pair()
+        self.move(initiator, target, True, local, remote, [(0, 0, 5000)])
+        target.kill()
+        again = self.engine(self.target_command)
+        self.remap(again, remote)
+        self.move(initiator, again, True, local, remote, [(7, 5000, 5000)])
+        self.right(local, remote)
+        start = time.monotonic()
+        self.assertFalse(initiator.call("move", write=True, segment=target.segment,
+                                        ranges=[[local.address, remote.address, 10]])["ok"])
+        self.assertLess(time.monotonic() - start, self.dead_seconds)
+
+    def test_a_hundred_thousand_ranges(self):
+        initiator, target, local, remote = self.pair()
+        ranges = [(at * 10 + 1, (99999 - at) * 10 + 2, 9) for at in range(100000)]
+        for write in (True, False):
+            self.move(initiator, target, write, local, remote, ranges)
+        self.right(local, remote)
+
+    def test_a_quarter_gib(self):
+        initiator, target, local, remote = self.pair((256 << 20) + 9, (256 << 20) + 9)
+        self.move(initiator, target, True, local, remote, [(3, 5, 256 << 20)])
+        self.move(initiator, target, False, local, remote, [(5, 3, 256 << 20)])
+        self.right(local, remote)
+
+
+class KvferryToWheelVersion1(Wheel, Case):
+    """Towards the same wheel, as towards an older one."""
+    initiator_command, target_command = KVFERRY, wheel()
+    initiator_options = {"v1": True}
+    many, largest = 1000, 1 << 20
+
+    test_restart_on_the_same_ports = test_restart_on_another_data_port = test_dead_name = None
+
+
+class WheelToKvferry(Wheel, Case):
+    initiator_command, target_command = wheel(), KVFERRY
+    calls_after_restart = 12  # a call fails for each of its lanes that the restart cut
+    many = 2048
+
+    def test_restart_on_another_data_port(self):
+        results, *_ = self.restart(data_port=0)
+        self.assertEqual([one["ok"] for one in results], [False] * self.calls_after_restart)  # for ever
+
+    def test_it_fetches_what_kvferry_publishes(self):
+        initiator, target, *_ = self.pair()
+        for _ in range(20):
+            self.region(target, 4096)
+        self.assertEqual(len(peer.fetch(target.segment)["buffers"]), 21)
+        self.assertEqual(len(peer.fetch(initiator.segment)["buffers"]), 1)
+
+
+class WheelToKvferryByConnection(WheelToKvferry):
+    """A connection for each request, as its releases before 0.3.13 do by default."""
+    initiator_command = wheel(MC_TCP_ENABLE_CONNECTION_POOL="0")
+    largest = 1 << 20
+
+    test_restart_on_another_data_port = None
+
+
+class WheelToKvferryVersion1(Case):
+    """Nothing says when a write has arrived: the memory tells."""
+
+    def test_write_and_read(self):
+        target = self.engine(KVFERRY)
+        initiator = self.engine(wheel(MC_TCP_PROTO="1"))
+        local, remote = self.region(initiator, 1 << 22), self.region(target, 1 << 22)
+        ranges = [(at * 2000 + 1, at * 2001 + 3, 1999) for at in range(1000)]
+        initiator.must("move", write=True, segment=target.segment, ranges=moved(True, local, remote, ranges))
+        until(lambda: remote.wrong() is None, "what was written is there")
+        ranges = [(at * 2001 + 3, at * 2000 + 1, 1999) for at in range(1000)]
+        initiator.must("move", write=False, segment=target.segment, ranges=moved(False, local, remote, ranges))
+        self.right(local, remote)
+
+
+class PeerToWheel(Wheel, Case):
+    """The Python peer is held to the wheel as well, or the tests without the wheel would prove little."""
+    initiator_command, target_command = PEER_HOST, wheel()
+    many = 2048
+
+    test_restart_on_the_same_ports = test_restart_on_another_data_port = None
+
+
+class WheelToPeer(Wheel, Case):
+    initiator_command, target_command = wheel(), PEER_HOST
+    calls_after_restart = 12
+    many = 2048
+
+    test_restart_on_another_data_port = None
+
+
+if __name__ == "__main__":
+    unittest.main()
