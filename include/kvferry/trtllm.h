@@ -460,6 +460,9 @@ struct kvf_trtllm_request {
     int64_t dst_start_token;       /**< nothing before it is wanted; KVF_TRTLLM_NONE = all is */
     const struct kvf_trtllm_view_key *excluded; /**< views of self that the receiver makes itself */
     size_t excluded_count;
+    int32_t by_holes;              /**< native: 1 = one of several pieces, of which src lists its own blocks alone: what
+                                        it has not is left out, not refused. Strict pairs always leave out */
+    int32_t is_early;              /**< native, with by_holes: 1 = not the last of them, so no state and no rings */
 };
 
 /** Fills `request` with the defaults. `size` is sizeof(struct kvf_trtllm_request) as the caller compiled it. */

@@ -96,6 +96,26 @@ static void test_window(void **state)
     pair_kit_fini(&kit);
 }
 
+/** A request in pieces, each with its own blocks alone: an early one moves no state, and no hole is refused. */
+static void test_pieces(void **state)
+{
+    struct pair_kit kit;
+
+    (void)state;
+    plain(&kit, KVF_TRTLLM_NHD, 2, KVF_TRTLLM_NHD, 4);
+    pair_kit_make(&kit, false);
+    kit.request.prompt_tokens = 5;
+    kit.request.by_holes = kit.request.is_early = 1;
+    pair_kit_ids(&kit, 0, 0, KIT_BLOCKS(5, -1, -1), KIT_BLOCKS(1, 7));
+    assert_string_equal(pair_kit_moves(&kit), "10160>20064+16 10176>20096+16");
+    kit.request.is_early = 0;
+    pair_kit_ids(&kit, 0, 0, KIT_BLOCKS(-1, 3, 0), KIT_BLOCKS(1, 7));
+    assert_string_equal(pair_kit_moves(&kit), "10096>20080+16 10112>20112+16 10000>20448+16 10016>20480+16");
+    pair_kit_ids(&kit, 0, 0, KIT_BLOCKS(-1, -1, -1), KIT_BLOCKS(1, 7));
+    assert_string_equal(pair_kit_moves(&kit), "");
+    pair_kit_fini(&kit);
+}
+
 /** Both sides under context parallelism: stripes of unlike length. */
 static void test_context_parallelism_on_both_sides(void **state)
 {
@@ -386,6 +406,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_window),
+        cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_context_parallelism_on_both_sides),
         cmocka_unit_test(test_head_copies),
         cmocka_unit_test(test_one_view_to_two),

@@ -81,8 +81,9 @@ static enum kvf_status bind_plan(struct kvf_trtllm_write *write, const struct kv
 {
     const struct kvf_trtllm_request *request = &asked->request;
     int64_t begin = request->token_begin, end = request->token_end;
+    uint64_t holes = request->by_holes ? KVF_BIND_SKIP_HOLES : 0;
+    bool rings, full, last = asked->last && !request->is_early;
     struct kvf_plan_info info;
-    bool rings, full;
     enum kvf_status status = check_rings(write, asked, &rings, error);
 
     if (status != KVF_OK) goto done;
@@ -95,10 +96,10 @@ static enum kvf_status bind_plan(struct kvf_trtllm_write *write, const struct kv
         status = kvfi_trt_write_add(write, plan, lists, KVF_BIND_SKIP_HOLES | KVF_BIND_NO_STATE, begin, end,
                                     request->prompt_tokens, error);
     full = fill_lists(lists, write, asked, FULL);
-    if (status == KVF_OK && (full || (asked->last && !rings)))
-        status = kvfi_trt_write_add(write, plan, lists, asked->last && !rings ? 0 : KVF_BIND_NO_STATE, begin, end,
+    if (status == KVF_OK && (full || (last && !rings)))
+        status = kvfi_trt_write_add(write, plan, lists, holes | (last && !rings ? 0 : KVF_BIND_NO_STATE), begin, end,
                                     request->prompt_tokens, error);
-    if (status == KVF_OK && asked->last && rings) status = kvfi_trt_write_rings(write, asked, plan, lists, 0, error);
+    if (status == KVF_OK && last && rings) status = kvfi_trt_write_rings(write, asked, plan, lists, 0, error);
 done:
     return status;
 }

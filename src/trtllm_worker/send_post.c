@@ -104,6 +104,8 @@ static enum kvf_status bind_piece(struct kvfi_send_write *write, const struct kv
     request.dst_start_token = sink->ask.dst_start_token;
     request.excluded = piece->excluded;
     request.excluded_count = piece->excluded_count;
+    request.by_holes = sink->session->piece_count > 1 || !piece->is_last;
+    request.is_early = !piece->is_last;
     write->is_last = piece->is_last;
     status = kvf_trtllm_pair_bind(sink->pair, &request, &write->bound, error);
     if (status != KVF_OK)

@@ -184,10 +184,10 @@ json.dump(spec, open(sys.argv[1], "w"))' "$@"
 }
 
 # Two context ranks send to one generation rank: ORDER (or ORDER:ORDER), then what the context and the generation say
-# more, then an option.
+# more, then an option. $shape is what differs of the generation's rank.
 move() {
     ranks ctx 2 "${1%:*}" ctx.json
-    ranks gen 1 "${1#*:}" gen.json
+    ranks gen 1 "${1#*:}" gen.json "${shape:-}"
     member ctx.json src "$2"
     member gen.json dst "$3"
     mkdir -p meet
@@ -284,6 +284,17 @@ PY
            "ctx_dp_rank": 0, "blocks": [[1, 0, 17, 4, 13, 8]], "aux_slot": 3}]}'
     grep '"event":"checked","wrong":0' gen.out
     [ "$(grep -c '"event":"piece"' ctx0.out)" -eq 3 ]
+}
+@test "worker: pieces to blocks of another size, natively" {
+    shape='rank["attention"]["tokens_per_block"] = rank["table"]["tokens_per_block"] = 24
+for e in rank["table"]["groups"][0]["views"][0]["entries"]: e[1], e[2] = e[1] * 3 // 2, e[2] * 3 // 2
+for key in "slot", "stride": rank["table"]["pools"][0][0][key] *= 2'
+    for pieces in '[[0, 90], [90, 90]]' '[[0, 20], [20, 64], [64, 90]]'; do
+        move indexed:nhd '{"requests": [{"rid": 8, "prompt": 90, "pieces": '"$pieces"',
+                                         "blocks": [[5, 9, 2, 19, 11, 0]]}]}' \
+            '{"check": true, "requests": [{"rid": 8, "from": "ctx", "prompt": 90, "blocks": [[1, 0, 17, 4]]}]}' --native
+        grep '"event":"checked","wrong":0' gen.out
+    done
 }
 @test "worker: requests from standard input, info, cancel" {
     ranks ctx 1 indexed ctx.json
