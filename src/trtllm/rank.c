@@ -62,7 +62,7 @@ kvf_trtllm_rank *kvf_trtllm_rank_acquire(const kvf_trtllm_rank *rank)
 {
     struct kvf_trtllm_rank *own = (struct kvf_trtllm_rank *)rank;
 
-    atomic_fetch_add_explicit(&own->references, 1, memory_order_relaxed);
+    if (own) atomic_fetch_add_explicit(&own->references, 1, memory_order_relaxed);
     return own;
 }
 

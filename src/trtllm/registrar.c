@@ -56,13 +56,19 @@ static enum kvf_status read_options(struct kvf_trtllm_options *own, const struct
     return status;
 }
 
+static enum kvf_status check_given(bool given, struct kvf_error *error)
+{
+    return given ? KVF_OK : kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "registrar: an argument is NULL");
+}
+
 enum kvf_status kvf_trtllm_registrar_create(const kvf_trtllm_rank *self, const struct kvf_trtllm_options *options,
                                             kvf_trtllm_registrar **out, struct kvf_error *error)
 {
     struct kvf_trtllm_registrar *registrar = NULL;
     struct kvf_trtllm_options own;
-    enum kvf_status status = read_options(&own, options, error);
+    enum kvf_status status = check_given(self && out, error);
 
+    if (status == KVF_OK) status = read_options(&own, options, error);
     if (status != KVF_OK) goto done;
     registrar = kvfi_alloc_zeroed(1, sizeof *registrar);
     if (!registrar) {
@@ -217,17 +223,22 @@ enum kvf_status kvf_trtllm_registrar_check(kvf_trtllm_registrar *registrar, cons
                                            struct kvf_trtllm_verdict *verdict, struct kvf_error *error)
 {
     struct kvf_trtllm_verdict own;
-    enum kvf_status status = kvfi_trt_judge_peer(registrar->self, peer, is_strict(registrar), &own, error);
+    enum kvf_status status = check_given(registrar && peer, error);
 
+    if (status != KVF_OK) goto done;
+    status = kvfi_trt_judge_peer(registrar->self, peer, is_strict(registrar), &own, error);
     give_verdict(verdict, &own);
+done:
     return status;
 }
 
 enum kvf_status kvf_trtllm_registrar_check_sender(kvf_trtllm_registrar *registrar, const kvf_trtllm_rank *peer,
                                                   int all_rules, struct kvf_error *error)
 {
-    enum kvf_status status = kvfi_trt_judge_sender(registrar->self, peer, is_strict(registrar), all_rules != 0, error);
+    enum kvf_status status = check_given(registrar && peer, error);
 
+    if (status == KVF_OK)
+        status = kvfi_trt_judge_sender(registrar->self, peer, is_strict(registrar), all_rules != 0, error);
     if (status == KVF_OK && is_strict(registrar)) kvfi_trt_warn_of_unfed(&registrar->warn, peer, registrar->self);
     return status;
 }
@@ -259,8 +270,10 @@ enum kvf_status kvf_trtllm_registrar_register(kvf_trtllm_registrar *registrar, c
                                               struct kvf_trtllm_verdict *verdict, struct kvf_error *error)
 {
     struct kvf_trtllm_verdict own;
-    enum kvf_status status = kvfi_trt_judge_peer(registrar->self, peer, is_strict(registrar), &own, error);
+    enum kvf_status status = check_given(registrar && peer, error);
 
+    if (status != KVF_OK) goto done;
+    status = kvfi_trt_judge_peer(registrar->self, peer, is_strict(registrar), &own, error);
     give_verdict(verdict, &own);
     if (own.style == KVF_TRTLLM_SOFT) kvfi_trt_warn_once(&registrar->warn, "", own.reason);
     if (status == KVF_OK) status = store(registrar, peer, error);
@@ -277,8 +290,9 @@ enum kvf_status kvf_trtllm_registrar_unregister(kvf_trtllm_registrar *registrar,
                                                 int64_t instance_rank, struct kvf_error *error)
 {
     struct peer *peer;
-    enum kvf_status status = need(registrar, instance_name, instance_rank, &peer, error);
+    enum kvf_status status = check_given(registrar && instance_name, error);
 
+    if (status == KVF_OK) status = need(registrar, instance_name, instance_rank, &peer, error);
     if (status == KVF_OK) take_out(registrar, peer);
     return status;
 }
@@ -288,8 +302,9 @@ enum kvf_status kvf_trtllm_registrar_find(const kvf_trtllm_registrar *registrar,
                                           struct kvf_error *error)
 {
     struct peer *peer;
-    enum kvf_status status = need(registrar, instance_name, instance_rank, &peer, error);
+    enum kvf_status status = check_given(registrar && instance_name && out, error);
 
+    if (status == KVF_OK) status = need(registrar, instance_name, instance_rank, &peer, error);
     if (status == KVF_OK) *out = peer->rank;
     return status;
 }
@@ -303,8 +318,9 @@ enum kvf_status kvf_trtllm_registrar_pair(kvf_trtllm_registrar *registrar, const
                                           int64_t instance_rank, kvf_trtllm_pair **out, struct kvf_error *error)
 {
     struct peer *peer;
-    enum kvf_status status = need(registrar, instance_name, instance_rank, &peer, error);
+    enum kvf_status status = check_given(registrar && instance_name && out, error);
 
+    if (status == KVF_OK) status = need(registrar, instance_name, instance_rank, &peer, error);
     if (status == KVF_OK && !peer->pair) {
         status = kvfi_trt_pair_create(registrar->self, peer->rank, is_strict(registrar), &peer->pair, error);
     }
@@ -316,5 +332,10 @@ enum kvf_status kvf_trtllm_registrar_overlap(const kvf_trtllm_registrar *registr
                                              int64_t peer_dp_rank, struct kvf_trtllm_overlap *out, int64_t *ranks,
                                              size_t capacity, struct kvf_error *error)
 {
-    return kvfi_trt_overlap(registrar->self, peer, peer_dp_rank, !is_strict(registrar), out, ranks, capacity, error);
+    enum kvf_status status = check_given(registrar && peer && out && (ranks || capacity == 0), error);
+
+    if (status == KVF_OK)
+        status = kvfi_trt_overlap(registrar->self, peer, peer_dp_rank, !is_strict(registrar), out, ranks, capacity,
+                                  error);
+    return status;
 }

@@ -321,8 +321,10 @@ static void test_peer_registrar_exact_tpb_mapper_rejects_divisible_mismatch(void
 
 static void test_peer_registrar_allows_byte_aligned_subbyte_head_mismatch(void **state)
 {
+    struct kvf_trtllm_pair_view view;
     struct rank_kit self, peer;
     kvf_trtllm_registrar *registrar;
+    kvf_trtllm_pair *pair = NULL;
 
     (void)state;
     pt(&self, "local");
@@ -331,6 +333,10 @@ static void test_peer_registrar_allows_byte_aligned_subbyte_head_mismatch(void *
     pt_whole(&peer, "peer");
     peer.attention.element_eighths = 4;
     check(registrar, &peer, NULL);
+    assert_int_equal(kvf_trtllm_registrar_pair(registrar, "peer", 1, &pair, NULL), KVF_OK);
+    assert_int_equal(kvf_trtllm_pair_view(pair, 0, &view), KVF_OK);
+    assert_int_equal(view.mapper, KVF_TRTLLM_MAP_HND);
+    kvf_trtllm_pair_release(pair);
     kvf_trtllm_registrar_destroy(registrar);
 }
 
@@ -414,23 +420,29 @@ static void test_per_view_rejects_missing_or_invalid_head_counts(void **state)
 
 static void test_view_validation_allows_nonoverlapping_pp_stage(void **state)
 {
+    const kvf_trtllm_rank *found = NULL;
     struct rank_kit self, peer;
+    kvf_trtllm_registrar *registrar;
     kvf_trtllm_rank *own, *other;
     size_t count = 7;
 
     (void)state;
     per_view(&self, "local");
     self.spec.pp_size = 2;
-    self.spec.pp_rank = 1;
+    self.spec.pp_rank = self.spec.instance_rank = 1;
     self.layers[0][0].global_layer = 2;
     self.layers[0][1].global_layer = 3;
     per_view(&peer, "peer");
     peer.spec.pp_size = 2;
     own = rank_kit_make(&self);
     other = rank_kit_make(&peer);
+    registrar = make_registrar(&self, NULL);
     assert_int_equal(kvfi_trt_rule_views(own, other, NULL), KVF_OK);
+    assert_int_equal(kvf_trtllm_registrar_check(registrar, other, NULL, NULL), KVF_OK);
     assert_int_equal(kvf_trtllm_get_pool_mapping(own, other, NULL, 0, &count, NULL), KVF_OK);
     assert_int_equal(count, 0);
+    assert_int_equal(kvf_trtllm_registrar_find(registrar, "peer", 0, &found, NULL), KVF_ERR_NOT_FOUND);
+    kvf_trtllm_registrar_destroy(registrar);
     kvf_trtllm_rank_release(other);
     kvf_trtllm_rank_release(own);
 }
@@ -536,9 +548,31 @@ static void test_receiver_rejects_view_mismatch_before_registration(void **state
     }
 }
 
+static void test_missing_arguments(void **state)
+{
+    kvf_trtllm_registrar *registrar;
+    struct kvf_error error = {0};
+    struct rank_kit self;
+
+    (void)state;
+    pt(&self, "local");
+    registrar = make_registrar(&self, NULL);
+    assert_int_equal(kvf_trtllm_registrar_create(NULL, NULL, &registrar, &error), KVF_ERR_INVALID_ARGUMENT);
+    assert_int_equal(kvf_trtllm_registrar_check(registrar, NULL, NULL, &error), KVF_ERR_INVALID_ARGUMENT);
+    assert_int_equal(kvf_trtllm_registrar_check_sender(registrar, NULL, 1, &error), KVF_ERR_INVALID_ARGUMENT);
+    assert_int_equal(kvf_trtllm_registrar_register(registrar, NULL, NULL, &error), KVF_ERR_INVALID_ARGUMENT);
+    assert_int_equal(kvf_trtllm_registrar_find(registrar, NULL, 0, NULL, &error), KVF_ERR_INVALID_ARGUMENT);
+    assert_int_equal(kvf_trtllm_registrar_unregister(NULL, "peer", 0, &error), KVF_ERR_INVALID_ARGUMENT);
+    assert_int_equal(kvf_trtllm_registrar_pair(registrar, "peer", 0, NULL, &error), KVF_ERR_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "registrar: an argument is NULL");
+    assert_null(kvf_trtllm_rank_acquire(NULL));
+    kvf_trtllm_registrar_destroy(registrar);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_missing_arguments),
         cmocka_unit_test(test_peer_registrar_register_and_get),
         cmocka_unit_test(test_peer_registrar_unregister),
         cmocka_unit_test(test_peer_registrar_self_rank_info_property),
