@@ -20,43 +20,16 @@ static void fill_ring(struct kvfi_trt_lists *lists, const kvf_trtllm_pair *pair,
         *to_src = (struct kvf_id_list){&src->ids[src->count - 1], 1, 0};
 }
 
-static int64_t retained(const struct kvfi_trt_pair_view *view)
-{
-    return view->ring_src_slots < view->ring_dst_slots ? view->ring_src_slots : view->ring_dst_slots;
-}
-
-/** Leaves the state out of the bindings that follow. */
-static void drop_state(struct kvfi_trt_lists *lists, const kvf_trtllm_pair *pair)
-{
-    const struct kvf_trtllm_page_table *table = kvf_trtllm_rank_get_spec(pair->peer)->page_table;
-
-    for (size_t i = 0; i < table->group_count; i++)
-        if (table->groups[i].cache == KVF_TRTLLM_STATE) lists->dst[i] = kvfi_trt_no_ids(true);
-}
-
 enum kvf_status kvfi_trt_write_rings(struct kvf_trtllm_write *write, const struct kvfi_trt_asked *asked,
                                      const kvf_plan *plan, struct kvfi_trt_lists *lists, uint64_t flags,
                                      struct kvf_error *error)
 {
     const kvf_trtllm_pair *pair = write->pair;
-    int64_t prompt = asked->request.prompt_tokens, longest = INT64_MAX, next;
-    enum kvf_status status = KVF_OK;
+    int64_t prompt = asked->request.prompt_tokens;
 
-    /* one binding for each length that two rings retain, from the longest down: a range belongs to all rings of it */
-    do {
-        next = -1;
-        for (size_t i = 0; i < pair->view_count; i++)
-            if (asked->mask[i] && pair->views[i].mapper == KVF_TRTLLM_MAP_RING && retained(&pair->views[i]) < longest &&
-                retained(&pair->views[i]) > next)
-                next = retained(&pair->views[i]);
-        if (next < 0) break;
-        for (size_t i = 0; i < pair->view_count; i++)
-            if (pair->views[i].mapper == KVF_TRTLLM_MAP_RING)
-                fill_ring(lists, pair, asked, &pair->views[i], asked->mask[i] && retained(&pair->views[i]) == next);
-        status = kvfi_trt_write_add(write, plan, lists, flags | KVF_BIND_ONLY_STATE,
-                                    prompt > next ? prompt - next : 0, prompt, prompt, error);
-        drop_state(lists, pair);
-        longest = next;
-    } while (status == KVF_OK);
-    return status;
+    for (size_t i = 0; i < pair->view_count; i++)
+        if (pair->views[i].mapper == KVF_TRTLLM_MAP_RING)
+            fill_ring(lists, pair, asked, &pair->views[i], asked->mask[i]);
+    return kvfi_trt_write_add(write, plan, lists, flags | KVF_BIND_ONLY_STATE | KVF_BIND_RING_TAIL, 0, prompt, prompt,
+                              error);
 }
