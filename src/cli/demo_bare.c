@@ -134,7 +134,7 @@ static enum kvf_status list_moves(const struct plan_pair *pair, const struct bar
 
 static void copy_nest(const struct kvf_move *move, int64_t depth, const char *src, char *dst)
 {
-    if (depth == move->loop_count) {
+    if (depth == move->loop_count || depth == (int64_t)(sizeof move->loops / sizeof *move->loops)) {
         memcpy(dst, src, (size_t)move->run_bytes);
         return;
     }

@@ -46,7 +46,7 @@ static void add_run(struct pairs *pairs, uint64_t src, uint64_t dst, int64_t byt
 
 static void expand(const struct kvf_move *move, int64_t loop, uint64_t src, uint64_t dst, struct pairs *pairs)
 {
-    if (loop == move->loop_count) {
+    if (loop == move->loop_count || loop == (int64_t)(sizeof move->loops / sizeof *move->loops)) {
         add_run(pairs, src, dst, move->run_bytes);
         return;
     }

@@ -356,8 +356,8 @@ enum kvf_status kvfi_registry_renew(struct kvfi_registry *registry, const struct
                                     int64_t now_ns, const struct kvfi_registry_instance **out,
                                     struct kvf_error *error)
 {
-    struct kvfi_registry_instance *instance;
-    size_t slot;
+    struct kvfi_registry_instance *instance = NULL;
+    size_t slot = 0;
     enum kvf_status status = find_registration(registry, key, &instance, &slot, error);
 
     if (status != KVF_OK) return status;
@@ -369,8 +369,8 @@ enum kvf_status kvfi_registry_renew(struct kvfi_registry *registry, const struct
 enum kvf_status kvfi_registry_withdraw(struct kvfi_registry *registry, const struct kvfi_registry_key *key,
                                        struct kvf_error *error)
 {
-    struct kvfi_registry_instance *instance;
-    size_t slot;
+    struct kvfi_registry_instance *instance = NULL;
+    size_t slot = 0;
     enum kvf_status status = find_registration(registry, key, &instance, &slot, error);
 
     if (status != KVF_OK) return status;

@@ -249,7 +249,7 @@ static void copy_run(struct pull *pull, const struct worker *src, const struct w
 static void copy_move(struct pull *pull, const struct worker *src, const struct worker *dst,
                       const struct kvf_move *move, int64_t level, int64_t from, int64_t to)
 {
-    if (level == move->loop_count) {
+    if (level == move->loop_count || level == (int64_t)(sizeof move->loops / sizeof *move->loops)) {
         copy_run(pull, src, dst, move, from, to);
     } else {
         for (int64_t i = 0; i < move->loops[level].count; i++) {
