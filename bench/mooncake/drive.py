@@ -122,6 +122,11 @@ def main():
             count = 1000 if options.rounds > 1 else 10
             seconds = float(pairs[name].initiator.ask(f"peers {count}"))
             say(pair=name, peers_one_after_the_other=count, per_second=round(count / seconds))
+            many = 1000000 if options.rounds > 1 else 10000
+            _, seconds = map(float, pairs[name].initiator.ask(f"run 8 {many} 1").split())
+            say(pair=name, ranges_in_one_call=many, seconds=round(seconds, 2))
+            seconds = float(pairs[name].initiator.ask(f"threads 16 8 {many // 10}"))
+            say(pair=name, threads=16, ranges_each=many // 10, seconds=round(seconds, 2))
     for pair in pairs.values():
         pair.end()
 

@@ -9,6 +9,7 @@
  *   connect WHERE ADDRESS    -> ok
  *   run BLOCK COUNT MS       batches of COUNT blocks, shuffled on both sides, again and again for MS; once at least
  *                            -> BYTES SECONDS
+ *   threads N BLOCK COUNT    N threads at once, each one batch of COUNT blocks of its own -> SECONDS
  *   small BYTES COUNT        single writes one after the other -> median in nanoseconds
  *   peers COUNT              descriptors fetched one after the other -> SECONDS
  */
@@ -78,6 +79,41 @@ static void kvferry_run(int64_t block, int64_t count, int64_t limit_ns)
     free(here);
     free(there);
     free(ranges);
+}
+
+struct worker {
+    pthread_t thread;
+    int64_t first, block, count;
+};
+
+static void *run_worker(void *context)
+{
+    const struct worker *worker = context;
+    struct kvf_error error = {.text = ""};
+    struct kvf_mooncake_range *ranges = calloc((size_t)worker->count, sizeof(*ranges));
+    for (int64_t i = 0; i < worker->count; i++) {
+        uint64_t at = (uint64_t)((worker->first + i) * worker->block);
+        ranges[i] = (struct kvf_mooncake_range){(uint64_t)(uintptr_t)memory.address + at, remote + at,
+                                                (uint64_t)worker->block};
+    }
+    check(kvf_mooncake_write(engine, segment, ranges, (size_t)worker->count, 0, 60 * SECOND, NULL, &error), &error);
+    free(ranges);
+    return NULL;
+}
+
+static void kvferry_threads(int64_t threads, int64_t block, int64_t count)
+{
+    struct worker *workers = calloc((size_t)threads, sizeof(*workers));
+    int64_t begin = bench_now_ns();
+    for (int64_t i = 0; i < threads; i++) {
+        workers[i] = (struct worker){.first = i * count, .block = block, .count = count};
+        if (pthread_create(&workers[i].thread, NULL, run_worker, &workers[i]) != 0)
+            bench_fail("no thread");
+    }
+    for (int64_t i = 0; i < threads; i++)
+        pthread_join(workers[i].thread, NULL);
+    printf("%.9f\n", (double)(bench_now_ns() - begin) / 1e9);
+    free(workers);
 }
 
 static int by_value(const void *left, const void *right)
@@ -229,6 +265,8 @@ int main(int argc, char **argv)
             (raw ? raw_connect : kvferry_connect)();
         else if (sscanf(line, "run %" SCNd64 " %" SCNd64 " %" SCNd64, &a, &b, &c) == 3)
             (raw ? raw_run : kvferry_run)(a, b, c * 1000000);
+        else if (sscanf(line, "threads %" SCNd64 " %" SCNd64 " %" SCNd64, &a, &b, &c) == 3 && !raw)
+            kvferry_threads(a, b, c);
         else if (sscanf(line, "small %" SCNd64 " %" SCNd64, &a, &b) == 2 && a <= 4096)
             (raw ? raw_small : kvferry_small)(a, b);
         else if (sscanf(line, "peers %" SCNd64, &a) == 1 && !raw)

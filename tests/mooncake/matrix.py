@@ -156,7 +156,7 @@ class Matrix:
         target.kill()
         options = {**self.target_options, "handshake_port": peer_port(target.segment), "data_port": data_port, **ports}
         again = Engine(self.target_command, **options)
-        self.addCleanup(again.end, None)
+        self.addCleanup(again.end)
         self.assertEqual(again.segment, target.segment)
         self.remap(again, remote)
         return again
