@@ -48,12 +48,13 @@ static int ask(const struct cli_command *command, const struct request *request,
     zmq_setsockopt(socket, ZMQ_SNDTIMEO, &timeout_ms, sizeof(timeout_ms));
     zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &most, sizeof(most));
     if (zmq_connect(socket, request->endpoint) != 0) {
-        cli_error(command, "%s: %s", request->endpoint, zmq_strerror(zmq_errno()));
-        code = CLI_USAGE;
+        code = cli_usage_error(command, "\"%s\" is no endpoint, tcp://HOST:PORT: %s", request->endpoint,
+                               zmq_strerror(zmq_errno()));
         goto done;
     }
     if (zmq_send(socket, question, sizeof(question) - 1, 0) < 0 || zmq_msg_recv(&message, socket, 0) < 0) {
-        cli_error(command, "%s: no answer within %g s", request->endpoint, (double)request->timeout_ns / 1e9);
+        cli_error(command, "%s: no answer within %g s: is this the info endpoint of a context server's rank 0?",
+                  request->endpoint, (double)request->timeout_ns / 1e9);
         goto done;
     }
     *bytes = zmq_msg_size(&message);
@@ -89,10 +90,11 @@ static int write_json(const struct cli_command *command, const struct request *r
     }
     root = json_loads(line, 0, NULL);
     text = root != NULL ? json_dumps(root, JSON_INDENT(1)) : NULL;
-    if (text != NULL)
-        code = cli_write_file(command, request->out, text, strlen(text));
-    if (code == CLI_OK && request->out == NULL)
-        putchar('\n');
+    if (text != NULL) {
+        size_t used = strlen(text);
+        text[used] = '\n'; /* in the place of the terminator */
+        code = cli_write_file(command, request->out, text, used + 1);
+    }
 done:
     free(text);
     json_decref(root);
@@ -114,6 +116,14 @@ static int info(const struct cli_command *command, const struct request *request
     return code;
 }
 
+/** "tcp://HOST:PORT", as far as the library below does not look itself. */
+static bool is_endpoint(const char *text)
+{
+    const char *colon = strrchr(text, ':');
+    long port = colon != NULL ? strtol(colon + 1, NULL, 10) : 0;
+    return strncmp(text, "tcp://", 6) == 0 && port > 0 && port <= 65535;
+}
+
 static int run(const struct cli_command *command, int argc, char **argv)
 {
     struct cli_parser parser;
@@ -133,7 +143,7 @@ static int run(const struct cli_command *command, int argc, char **argv)
     if (argc - optind != 1)
         return cli_usage_error(command, "takes one endpoint; %d given", argc - optind);
     request.endpoint = argv[optind];
-    if (strncmp(request.endpoint, "tcp://", 6) != 0)
+    if (!is_endpoint(request.endpoint))
         return cli_usage_error(command, "\"%s\" is no endpoint: tcp://HOST:PORT", request.endpoint);
     return info(command, &request);
 }

@@ -72,6 +72,7 @@ static int outcome(const struct cli_command *command, const struct trtllm_pairs 
     const struct trtllm_plan *plan = trtllm_pair_plan_shown(row);
     const char *text = plan != NULL                      ? plan->cost.text
                        : pairs->request->native          ? row->native.text
+                       : row->verdict.reason[0] != '\0'  ? row->verdict.reason
                        : row->verdict.text[0] != '\0'    ? row->verdict.text
                                                          : row->upstream.text;
     cli_error(command, "%s -> %s: %s", trtllm_side_name(&pairs->src, row->src, from, sizeof(from)),

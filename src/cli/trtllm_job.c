@@ -153,6 +153,7 @@ static bool start(struct trtllm_serve *serve, struct trtllm_job *job)
     }
     if (job->started) { /* a piece was refused: the session is of no use */
         struct kvf_error ignored = {.position = -1};
+        job->cancelled_here = true;
         kvf_trtllm_worker_cancel(serve->worker, KVF_TRTLLM_SEND, rid, &ignored);
     } else {
         end_unstarted(job, KVF_TRTLLM_STATE_ERROR, (int)status);
@@ -180,7 +181,7 @@ static bool take_request(struct trtllm_serve *serve, struct trtllm_line *line)
     if (before != NULL && !(before->ended && before->settled))
         return refuse(serve, rid, KVF_ERR_EXISTS, "a request of this rid is not over");
     if (serve->options->role == 1 && line->info == NULL && line->from == NULL)
-        return refuse(serve, rid, KVF_ERR_INVALID_ARGUMENT, "info is missing: the context's info endpoint");
+        return refuse(serve, rid, KVF_ERR_INVALID_ARGUMENT, "neither info nor from says where the context is");
     if (line->from != NULL && serve->meet.folder == NULL)
         return refuse(serve, rid, KVF_ERR_INVALID_ARGUMENT, "from needs --meet: the folder to look into");
     struct trtllm_job *job = add_job(serve, line);
@@ -208,8 +209,8 @@ void trtllm_serve_resolve(struct trtllm_serve *serve)
             start(serve, job);
         } else if (cli_now_ns() - job->since_ns > serve->options->timeout_ns) {
             end_unstarted(job, KVF_TRTLLM_STATE_ERROR, KVF_ERR_TIMEOUT);
-            snprintf(text, sizeof(text), "no rank 0 of \"%.80s\" has come to %.100s", job->line.from,
-                     serve->meet.folder);
+            snprintf(text, sizeof(text), "no rank 0 of \"%.80s\" has come to %.100s within %g s", job->line.from,
+                     serve->meet.folder, (double)serve->options->timeout_ns / 1e9);
             refuse(serve, job->line.rid, KVF_ERR_TIMEOUT, text);
         }
     }

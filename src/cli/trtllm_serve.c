@@ -119,8 +119,12 @@ static int complete_met(struct trtllm_serve *serve, int64_t deadline)
         if (!trtllm_serve_complete(serve, senders, (size_t)serve->meet.size, &error))
             code = cli_library_error(serve->command, NULL, &error);
     } else if (cli_now_ns() > deadline) {
-        cli_error(serve->command, "not all %" PRId64 " ranks of \"%s\" have come to %s", serve->meet.size,
-                  serve->meet.instance, serve->meet.folder);
+        int64_t missing = 0;
+        while (senders != NULL && missing < serve->meet.size - 1 && senders[missing] != NULL)
+            missing++;
+        cli_error(serve->command, "not all %" PRId64 " ranks of \"%s\" have come to %s within %g s: rank %" PRId64
+                  " has not", serve->meet.size, serve->meet.instance, serve->meet.folder,
+                  (double)serve->options->timeout_ns / 1e9, missing);
         code = CLI_PEER;
     }
     for (int64_t r = 0; senders != NULL && r < serve->meet.size; r++)

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The SPEC of `kvferry trtllm worker`. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/trtllm_spec.h"
 
@@ -20,7 +22,8 @@ static const json_t *find_rank(struct json_take *take, const json_t *root, const
     const json_t *value = json_object_get(root, member);
     snprintf(where, bytes, "%s", member);
     if (value == NULL) {
-        json_take_wrong(take, member, "expected a rank, or a list of them");
+        json_take_wrong(take, member, "expected a rank, or a list of them: --role %s takes its own from here",
+                        strcmp(member, "src") == 0 ? "context" : "generation");
         return NULL;
     }
     if (json_is_array(value) && rank < 0 && json_array_size(value) == 1) {
@@ -57,6 +60,50 @@ static int read_rank(const struct cli_command *command, const char *path, const 
     return code;
 }
 
+/** A file's name of the SPEC, for free(): %r stands for the rank. NULL without memory. */
+static char *file_of_rank(const char *name, int64_t rank)
+{
+    size_t room = strlen(name) * 12 + 1, used = 0;
+    char *path = malloc(room);
+    for (const char *c = name; path != NULL && *c != '\0'; c++) {
+        if (c[0] == '%' && c[1] == 'r') {
+            used += (size_t)snprintf(path + used, room - used, "%" PRId64, rank);
+            c++;
+        } else {
+            path[used++] = *c;
+        }
+    }
+    if (path != NULL)
+        path[used] = '\0';
+    return path;
+}
+
+/** Names the files, and sees before anything runs that the dump can be written in the end. */
+static int name_files(const struct cli_command *command, struct trtllm_spec *spec)
+{
+    int64_t rank = kvf_trtllm_rank_get_spec(spec->rank)->instance_rank;
+    const char *fill = json_string_value(json_object_get(spec->root, "fill"));
+    const char *dump = json_string_value(json_object_get(spec->root, "dump"));
+    bool loads = fill != NULL && strcmp(fill, "pattern") != 0 && strcmp(fill, "none") != 0;
+    spec->fill_path = loads ? file_of_rank(fill, rank) : NULL;
+    spec->dump_path = dump != NULL ? file_of_rank(dump, rank) : NULL;
+    char *folder = spec->dump_path != NULL ? strdup(spec->dump_path) : NULL;
+    int code = CLI_OK;
+    if ((loads && spec->fill_path == NULL) || (dump != NULL && folder == NULL)) {
+        cli_error(command, "no memory for the name of a file");
+        code = CLI_FAILED;
+    }
+    char *slash = folder != NULL ? strrchr(folder, '/') : NULL;
+    if (slash != NULL)
+        slash[slash == folder ? 1 : 0] = '\0';
+    if (code == CLI_OK && folder != NULL && access(slash != NULL ? folder : ".", W_OK | X_OK) != 0) {
+        cli_error(command, "%s: cannot be written: %s", spec->dump_path, strerror(errno));
+        code = CLI_INPUT;
+    }
+    free(folder);
+    return code;
+}
+
 /** "HOST" or "HOST:PORT". */
 static bool take_endpoint(struct json_take *take, const json_t *root, struct trtllm_spec *spec)
 {
@@ -67,7 +114,7 @@ static bool take_endpoint(struct json_take *take, const json_t *root, struct trt
     size_t bytes = colon != NULL ? (size_t)(colon - text) : strlen(text);
     char *end = NULL;
     spec->port = colon != NULL ? strtol(colon + 1, &end, 10) : 0;
-    if (bytes == 0 || bytes >= sizeof(spec->host) ||
+    if (bytes == 0 || bytes >= sizeof(spec->host) || strstr(text, "://") != NULL ||
         (colon != NULL && (end == colon + 1 || *end != '\0' || spec->port < 0 || spec->port > 65535)))
         return json_take_wrong(take, "endpoint", "\"%.80s\" is neither HOST nor HOST:PORT", text);
     memcpy(spec->host, text, bytes);
@@ -78,14 +125,12 @@ static bool take_endpoint(struct json_take *take, const json_t *root, struct trt
 static bool take_members(struct json_take *take, int role, struct trtllm_spec *spec)
 {
     const json_t *root = spec->root, *requests = json_object_get(root, "requests");
-    const char *fill = "pattern";
+    const char *fill = "pattern", *dump = NULL;
     if (!json_take_known(take, root, known) || !take_endpoint(take, root, spec) ||
-        !json_take_text(take, root, "fill", &fill) || !json_take_text(take, root, "dump", &spec->dump_path) ||
+        !json_take_text(take, root, "fill", &fill) || !json_take_text(take, root, "dump", &dump) ||
         !json_take_bool(take, root, "check", &spec->checks))
         return false;
     spec->paints = role == 0 && strcmp(fill, "pattern") == 0;
-    if (strcmp(fill, "pattern") != 0 && strcmp(fill, "none") != 0)
-        spec->fill_path = fill;
     spec->kv_heads = json_object_get(root, "kv_heads");
     if (json_take_has(root, "kv_heads") && !json_is_array(spec->kv_heads) &&
         !(json_is_integer(spec->kv_heads) && json_integer_value(spec->kv_heads) > 0))
@@ -118,10 +163,15 @@ int trtllm_spec_read(const struct cli_command *command, const char *path, int ro
         return CLI_INPUT;
     }
     const json_t *value = NULL;
-    if (take_members(&take, role, &spec))
+    if (json_is_array(spec.root))
+        json_take_wrong(&take, "", "expected an object, found a list: {\"%s\": [...]} takes one",
+                        role == 0 ? "src" : "dst");
+    else if (take_members(&take, role, &spec))
         value = find_rank(&take, spec.root, role == 0 ? "src" : "dst", rank, where, sizeof(where));
     if (value != NULL) {
         code = read_rank(command, path, where, value, &spec);
+        if (code == CLI_OK)
+            code = name_files(command, &spec);
     } else {
         cli_error(command, "%s: %s", path, take.text);
         code = CLI_INPUT;
@@ -136,6 +186,8 @@ int trtllm_spec_read(const struct cli_command *command, const char *path, int ro
 void trtllm_spec_fini(struct trtllm_spec *spec)
 {
     kvf_trtllm_rank_release(spec->rank);
+    free(spec->fill_path);
+    free(spec->dump_path);
     json_decref(spec->root);
     *spec = (struct trtllm_spec){0};
 }

@@ -7,13 +7,13 @@
 #include "cli/trtllm_ranks.h"
 #include "kvferry/trtllm_worker.h"
 
-/** A SPEC. Texts and JSON values are borrowed from `root`. */
+/** A SPEC. JSON values are borrowed from `root`. */
 struct trtllm_spec {
     json_t *root;
     kvf_trtllm_rank *rank; /* as written: addresses are not used */
     char host[64];
     int64_t port; /* of the info endpoint; 0 = any */
-    const char *fill_path, *dump_path;
+    char *fill_path, *dump_path; /* NULL = none */
     bool paints, checks;
     const json_t *kv_heads, *requests; /* requests: NULL = standard input */
 };

@@ -179,8 +179,10 @@ static void print_mapper(const struct trtllm_view_row *row, bool is_native, FILE
         fprintf(out, ", rings of %" PRId64 " and %" PRId64 " positions", row->view.ring_src_slots,
                 row->view.ring_dst_slots);
     else if (cost->status == KVF_OK && cost->descriptors > 0)
-        fprintf(out, ", %s x %s", cli_format_count(cost->descriptors, count),
-                cli_format_bytes(cost->bytes / cost->descriptors, each));
+        fprintf(out, cost->bytes % cost->descriptors == 0 ? ", %s x %s" : ", %s of unlike sizes, %s in all",
+                cli_format_count(cost->descriptors, count),
+                cli_format_bytes(cost->bytes % cost->descriptors == 0 ? cost->bytes / cost->descriptors : cost->bytes,
+                                 each));
     fputc('\n', out);
 }
 
@@ -227,7 +229,8 @@ static void print_aux(const struct trtllm_pair_row *row, FILE *out)
     if (row->aux_text[0] != '\0')
         fprintf(out, LABEL "refused at the first use: %s\n", "auxiliary", row->aux_text);
     else if (row->has_aux)
-        fprintf(out, LABEL "%s\n", "auxiliary", row->sends_aux ? "sent by this rank" : "sent by another rank");
+        fprintf(out, LABEL "%s (generation-first requests)\n", "auxiliary",
+                row->sends_aux ? "sent by this rank" : "sent by another rank");
     if (row->has_state && !row->state_paired)
         fprintf(out, LABEL "recurrent state: these two ranks are not paired, none moves\n", "state");
 }
@@ -245,7 +248,7 @@ static void print_row(const struct trtllm_pairs *pairs, const struct trtllm_pair
     else if (pairs->request->native)
         fprintf(out, LABEL "not possible either: %s\n", "native", row->native.text);
     else if (row->upstream.pair == NULL)
-        fprintf(out, LABEL "--native shows what kvferry can move between its own ranks all the same\n", "");
+        fprintf(out, LABEL "--native says whether kvferry's own ranks can all the same\n", "");
     const struct trtllm_plan *shown = trtllm_pair_plan_shown(row);
     const kvf_plan *plan = shown != NULL ? kvf_trtllm_pair_plan(shown->pair) : NULL;
     if (plan != NULL)

@@ -168,6 +168,8 @@ static enum kvf_status agent_submit(void *context, const struct kvf_trtllm_agent
     status = agent->ops->post_ranges(agent->transport, remote->number, &ranges, write->cookie, error);
     if (status != KVF_OK)
         free(source);
+    if (status == KVF_ERR_CLOSED) /* the transport forgets who has ended */
+        status = kvfi_fail(error, KVF_ERR_PEER_LOST, "the process of \"%s\" has ended", write->name);
     return status;
 }
 

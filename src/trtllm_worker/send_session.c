@@ -156,7 +156,7 @@ static void on_deadline(void *owner, struct kvfi_timer *timer)
 
     (void)owner;
     snprintf(text, sizeof text, "request %" PRId64 " is not sent after %" PRId64 " ms: %zu of %zu ranks asked%s, %"
-             PRId64 " of %zu pieces are delivered; it goes on", session->rid, session->timeout_ns / KVFI_MS,
+             PRId64 " of %zu pieces are delivered", session->rid, session->timeout_ns / KVFI_MS,
              session->asked, session->sink_count,
              session->sink_count == 0 ? " (how many must is not known before the first)" : "",
              session->delivered_pieces, session->piece_count);

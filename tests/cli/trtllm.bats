@@ -165,11 +165,12 @@ PY
 @test "info: what is no endpoint" {
     matches trtllm-info-none trtllm info
     matches trtllm-info-word trtllm info 127.0.0.1:5000
+    matches trtllm-info-port trtllm info tcp://127.0.0.1:99999
 }
 @test "info: nobody there" {
     run "$kvferry" trtllm info tcp://127.0.0.1:1 --timeout 0.1
     [ "$status" -eq 4 ]
-    [ "$output" = "kvferry trtllm info: tcp://127.0.0.1:1: no answer within 0.1 s" ]
+    [[ $output == "kvferry trtllm info: tcp://127.0.0.1:1: no answer within 0.1 s: is this the info endpoint of "* ]]
 }
 
 # ---- workers ----------------------------------------------------------------------------------------------------
@@ -387,6 +388,8 @@ LINES
     matches trtllm-spec-no-rank trtllm worker --role generation gen.json
     matches trtllm-spec-other-rank trtllm worker --role generation gen.json --rank 5
     matches trtllm-spec-no-src trtllm worker --role context gen.json
+    echo '[]' >list.json
+    matches trtllm-spec-list trtllm worker --role generation list.json
     matches trtllm-spec-no-role trtllm worker gen.json
     matches trtllm-spec-role trtllm worker --role both gen.json
     member gen.json dst '{"dumb": "x"}'
@@ -400,12 +403,24 @@ LINES
     ranks gen 1 indexed gen.json
     member gen.json dst '{"endpoint": "127.0.0.1:port"}'
     matches trtllm-spec-endpoint trtllm worker --role generation gen.json
+    member gen.json dst '{"endpoint": "tcp://127.0.0.1:5"}'
+    matches trtllm-spec-scheme trtllm worker --role generation gen.json
+    member gen.json dst '{"endpoint": "127.0.0.1", "dump": "none/%r"}'
+    matches trtllm-spec-dump trtllm worker --role generation gen.json
     ranks gen 1 indexed gen.json 'rank["table"]["pools"][0][0]["slots"] = 1 << 60'
     member gen.json dst '{}'
     matches trtllm-spec-huge trtllm worker --role generation gen.json
     ranks ctx 2 indexed ctx.json
     member ctx.json src '{"requests": []}'
     matches trtllm-spec-alone trtllm worker --role context ctx.json --rank 0
+}
+@test "worker: a piece that cannot be sent is a line that cannot be used" {
+    ranks ctx 1 indexed ctx.json
+    member ctx.json src '{"dump": "dump.%r", "requests": [{"rid": 7, "prompt": 20, "blocks": [[1, 99]]}]}'
+    run "$kvferry" trtllm worker --role context ctx.json
+    [ "$status" -eq 3 ]
+    [[ $output == *'"event":"refused","status":"KVF_ERR_IDS","text":"group 0: block id 1 is 99'* ]]
+    [ -s dump.0 ]
 }
 @test "worker: nobody asks" {
     ranks ctx 1 indexed ctx.json
