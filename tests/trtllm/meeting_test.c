@@ -64,12 +64,15 @@ static const struct {
     {"tp2 pp2 to tp2", 2, 2, 2, 1},   {"tp2 to tp2 pp2", 2, 1, 2, 2},
 };
 
-static void test_shapes(void **unused)
+static void move_shapes(uint64_t flags)
 {
-    (void)unused;
     for (size_t i = 0; i < sizeof SHAPES / sizeof SHAPES[0]; i++) {
         struct meeting meeting;
-        begin(&meeting, SHAPES[i].ctx_tp, SHAPES[i].ctx_pp, SHAPES[i].gen_tp, SHAPES[i].gen_pp);
+        meeting_init(&meeting.ctx, "ctx", SHAPES[i].ctx_tp, SHAPES[i].ctx_pp, false);
+        meeting_init(&meeting.gen, "gen", SHAPES[i].gen_tp, SHAPES[i].gen_pp, false);
+        meeting.ctx.options.flags = meeting.gen.options.flags = flags;
+        meeting_open(&meeting.ctx);
+        meeting_open(&meeting.gen);
         fill_all(&meeting, 1);
         meeting_send_open(&meeting.ctx, 0, meeting.ctx.count, 1, BLOCKS, KVF_TRTLLM_CONTEXT_FIRST);
         meeting_send(&meeting.ctx, 0, meeting.ctx.count, 1, SRC, BLOCKS, 0, BLOCKS, 1);
@@ -79,6 +82,19 @@ static void test_shapes(void **unused)
         check_all(&meeting, 1, 0);
         end(&meeting);
     }
+}
+
+static void test_shapes(void **unused)
+{
+    (void)unused;
+    move_shapes(KVF_TRTLLM_STRICT_UPSTREAM);
+}
+
+/* Where kvferry elects, every rank of the DP group is asked, and all that is wanted comes. */
+static void test_shapes_natively(void **unused)
+{
+    (void)unused;
+    move_shapes(0);
 }
 
 /* ---- a request before, during and after the send ---------------------------------------------------------------- */
@@ -451,6 +467,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed_context_rank), /* first: it forks, and no thread runs yet */
         cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_shapes_natively),
         cmocka_unit_test(test_request_before_during_after),
         cmocka_unit_test(test_prefix_is_not_written),
         cmocka_unit_test(test_generation_first_broadcast),
