@@ -91,7 +91,8 @@ struct kvf_trtllm_agent {
      *  while anything is out. */
     int (*fd)(void *context);
     /** Optional: asks to be told (GONE) when the agent `name` can write here no more because its process ended: the one
-     *  proof that settles memory without the writer's word. Needs a descriptor. KVF_ERR_NOT_SUPPORTED: cannot know. */
+     *  proof that settles memory without the writer's word. Takes the place of a watch of that name, of whose process
+     *  nothing is told any more. Needs a descriptor. KVF_ERR_NOT_SUPPORTED: cannot know. */
     enum kvf_status (*watch)(void *context, const char *name, const void *info, size_t info_bytes,
                              struct kvf_error *error);
 };

@@ -17,6 +17,7 @@ struct remote {
     char name[KVF_TRTLLM_AGENT_NAME_BYTES];
     char endpoint[KVFI_ENDPOINT_BYTES];
     uint64_t number; /* of the transport's peer */
+    bool ended;      /* that process; another one may have got its number since */
 };
 
 struct kvfi_agent {
@@ -65,7 +66,7 @@ static bool is_text(const void *info, size_t byte_count)
     return true;
 }
 
-/* One that is known by the same endpoint stays as it is. */
+/* One that is known by the same endpoint stays as it is while it lives. */
 static enum kvf_status add(struct kvfi_agent *agent, struct kvfi_table *table, const char *name, const void *info,
                            size_t info_bytes, struct kvf_error *error)
 {
@@ -79,8 +80,9 @@ static enum kvf_status add(struct kvfi_agent *agent, struct kvfi_table *table, c
     if (remote == NULL)
         return kvfi_fail_memory(error, "a remote agent");
     memcpy(remote->name, name, strlen(name) + 1);
-    memcpy(remote->endpoint, info, info_bytes);
-    if (old != NULL && strcmp(old->endpoint, remote->endpoint) == 0) {
+    if (info_bytes > 0)
+        memcpy(remote->endpoint, info, info_bytes);
+    if (old != NULL && !old->ended && strcmp(old->endpoint, remote->endpoint) == 0) {
         free(remote);
         return KVF_OK;
     }
@@ -188,12 +190,23 @@ static bool tell_gone(struct kvfi_agent *agent, uint64_t number, struct kvf_trtl
     return false;
 }
 
+static void mark_ended(struct kvfi_agent *agent, uint64_t number)
+{
+    for (size_t i = 0; i < agent->remotes.bucket_count; i++)
+        for (struct kvfi_link *link = agent->remotes.buckets[i]; link != NULL; link = link->next) {
+            struct remote *remote = KVFI_HOLDER(link, struct remote, link);
+            remote->ended |= remote->number == number;
+        }
+}
+
 static bool translate(struct kvfi_agent *agent, const struct kvfi_transport_event *event,
                       struct kvf_trtllm_agent_event *out)
 {
     memset(out, 0, sizeof *out);
-    if (event->kind == KVFI_TEV_PEER_DOWN)
+    if (event->kind == KVFI_TEV_PEER_DOWN) {
+        mark_ended(agent, event->peer);
         return tell_gone(agent, event->peer, out);
+    }
     if (event->kind != KVFI_TEV_POSTED)
         return false;
     /* the system call has returned: nothing is written any more, however it went */

@@ -70,6 +70,14 @@ static void on_word(struct kvfi_receive *job, struct kvfi_receive_writer *writer
     kvfi_receive_writer_feed(job, writer, is_aux, kind, status);
 }
 
+/* A piece before the last: that it was written contradicts a last word that was said before. */
+static void on_piece(struct kvfi_receive *job, const struct kvfi_receive_writer *writer)
+{
+    if (check_group(job, writer) && kvfi_writer_quiet(&writer->kv) && writer->kv.said != KVFI_WRITER_NOTHING)
+        kvfi_receive_quarantine(job, "request %" PRId64 ": context rank %" PRId64 " wrote a piece after its last word",
+                                job->rid, writer->rank);
+}
+
 static void on_result(kvf_trtllm_worker *worker, const struct kvfi_trtllm_result *result)
 {
     struct kvfi_receive *job = kvfi_receive_find(worker, result->rid);
@@ -92,7 +100,7 @@ static void on_result(kvf_trtllm_worker *worker, const struct kvfi_trtllm_result
         !kvfi_add_i64(job->bytes, result->transfer_bytes, &job->bytes))
         job->bytes = INT64_MAX;
     if (result->word == KVFI_TRTLLM_SUCCESS && !result->is_last) {
-        check_group(job, writer);
+        on_piece(job, writer);
         return;
     }
     if (result->word == KVFI_TRTLLM_IN_DOUBT)
@@ -135,8 +143,8 @@ static void on_quiesced(kvf_trtllm_worker *worker, const struct kvfi_trtllm_quie
     struct kvfi_receive_writer *writer;
 
     worker->stats.quiesced_received++;
-    if (job == NULL)
-        return;
+    if (job == NULL || job->asked == 0)
+        return; /* of an earlier receive of this rid: nobody was asked for this one yet */
     writer = reporter(job, quiesced->ctx_rank, "an acknowledgement");
     if (writer == NULL)
         return;

@@ -6,6 +6,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "trtllm_worker/host.h"
 #include "trtllm_worker/receive.h"
 
 static void destroy(kvf_trtllm_worker *worker, struct kvfi_instance *instance)
@@ -36,18 +37,51 @@ static enum kvf_status register_with(kvf_trtllm_worker *worker, struct kvfi_inst
     return status;
 }
 
-static void watch(kvf_trtllm_worker *worker, struct kvfi_instance *instance, int64_t rank, const void *info,
-                  size_t info_bytes)
+static bool is_same_agent(const struct kvf_trtllm_rank_spec *a, const struct kvf_trtllm_rank_spec *b)
 {
+    return a->transfer_engine_info_bytes == b->transfer_engine_info_bytes &&
+           (a->transfer_engine_info_bytes == 0 ||
+            memcmp(a->transfer_engine_info, b->transfer_engine_info, a->transfer_engine_info_bytes) == 0);
+}
+
+/* The agent tells names. From now on this one means another process, whose end says nothing of those that bore the name
+ * before: an instance that was restarted under its old name, or one whose name and rank read the same. */
+static void leave_name(kvf_trtllm_worker *worker, const struct kvf_trtllm_rank_spec *spec, const char *name)
+{
+    char other[KVF_TRTLLM_AGENT_NAME_BYTES];
+
+    for (struct kvfi_instance *one = worker->receivers->instances; one != NULL; one = one->next) {
+        const struct kvf_trtllm_rank_spec *its = kvf_trtllm_rank_get_spec(one->rank);
+        int64_t rank = its->instance_rank;
+        if (rank < 0 || (uint64_t)rank >= one->count || !one->watched[rank] || is_same_agent(its, spec))
+            continue;
+        kvfi_agent_name(other, its->instance_name, rank);
+        if (strcmp(other, name) == 0)
+            one->watched[rank] = false;
+    }
+}
+
+/* Who answers at the info endpoint: of the others no more than their endpoints is known. */
+static void watch(kvf_trtllm_worker *worker, struct kvfi_instance *instance)
+{
+    const struct kvf_trtllm_rank_spec *spec = kvf_trtllm_rank_get_spec(instance->rank);
+    int64_t rank = spec->instance_rank;
     char name[KVF_TRTLLM_AGENT_NAME_BYTES];
     struct kvf_error error;
+    enum kvf_status status = KVF_OK;
 
-    if (worker->agent.watch == NULL || rank < 0 || (uint64_t)rank >= instance->count || instance->watched[rank])
+    if (worker->agent.watch == NULL || rank < 0 || (uint64_t)rank >= instance->count)
         return;
-    kvfi_agent_name(name, kvf_trtllm_rank_get_spec(instance->rank)->instance_name, rank);
-    if (worker->agent.watch(worker->agent.context, name, info, info_bytes, &error) == KVF_OK)
-        instance->watched[rank] = true;
-    else
+    kvfi_agent_name(name, spec->instance_name, rank);
+    if (worker->own_agent != NULL)
+        status = kvfi_host_check(name, spec->sender_endpoints[rank], &error);
+    if (status == KVF_OK) {
+        leave_name(worker, spec, name);
+        status = worker->agent.watch(worker->agent.context, name, spec->transfer_engine_info,
+                                     spec->transfer_engine_info_bytes, &error);
+    }
+    instance->watched[rank] = status == KVF_OK;
+    if (status != KVF_OK)
         kvfi_logf(&worker->log, KVF_LOG_DEBUG, "%s cannot be watched: %s", name, error.text);
 }
 
@@ -77,7 +111,7 @@ enum kvf_status kvfi_instance_create(kvf_trtllm_worker *worker, struct kvfi_cont
     if (instance->next != NULL)
         instance->next->previous = instance;
     all->instances = instance;
-    watch(worker, instance, spec->instance_rank, spec->transfer_engine_info, spec->transfer_engine_info_bytes);
+    watch(worker, instance);
     *out = instance;
     return KVF_OK;
 }

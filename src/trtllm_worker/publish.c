@@ -146,7 +146,7 @@ void kvfi_receive_notify(struct kvfi_receive *job, struct kvfi_receive_writer *w
         writer->notified = true;
         job->worker->stats.cancels_sent++;
     } else {
-        kvfi_logf(&job->worker->log, KVF_LOG_WARN, "request %" PRId64 ": context rank %" PRId64
-                  " was not told of the end: %s", job->rid, writer->rank, error.text);
+        kvfi_logf(&job->worker->log, KVF_LOG_DEBUG, "request %" PRId64 ": context rank %" PRId64
+                  " is not told of the end yet: %s", job->rid, writer->rank, error.text);
     }
 }

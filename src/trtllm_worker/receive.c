@@ -11,6 +11,7 @@
 #include "base/error.h"
 
 #define TELL_AFTER_ALL_NS KVFI_SECOND /* after the peer cancelled: its ranks that have not reported are asked to */
+#define TELL_AGAIN_NS KVFI_SECOND     /* who could not be told of the end, for want of room, is told later */
 
 struct kvfi_receive *kvfi_receive_find(const kvf_trtllm_worker *worker, int64_t rid)
 {
@@ -225,12 +226,22 @@ void kvfi_receive_writer_feed(struct kvfi_receive *job, struct kvfi_receive_writ
 
 /* ---- the end ------------------------------------------------------------------------------------------------ */
 
+static void tell_again(struct kvfi_receive *job)
+{
+    for (size_t i = 0; i < job->writer_count; i++)
+        if (job->writers[i].asked && !job->writers[i].notified && !is_quiet(job, &job->writers[i])) {
+            kvfi_timer_arm(&job->worker->loop.timers, &job->timer, kvfi_now_ns() + TELL_AGAIN_NS);
+            return;
+        }
+}
+
 static void tell_after_all(struct kvfi_receive *job)
 {
     job->mute = false;
     for (size_t i = 0; i < job->writer_count; i++)
         if (!is_quiet(job, &job->writers[i]))
             kvfi_receive_notify(job, &job->writers[i]);
+    tell_again(job);
 }
 
 static void expire_text(struct kvfi_receive *job)
@@ -285,6 +296,8 @@ static void end_blocks(struct kvfi_receive *job)
                        kvfi_deadline_after(worker->options.settle_timeout_ns));
     if (job->mute)
         kvfi_timer_arm(&worker->loop.timers, &job->timer, kvfi_now_ns() + TELL_AFTER_ALL_NS);
+    else
+        tell_again(job);
 }
 
 static void stop_writers(struct kvfi_receive *job)

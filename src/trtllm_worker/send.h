@@ -55,6 +55,7 @@ struct kvfi_send_peer {
     struct kvfi_send_peer *next_waiting; /* among those with words */
     bool in_waiting;
     int64_t writes_out, uses; /* uses: sinks and stored requests that name it */
+    int64_t stored, stored_bytes; /* requests of it that wait for their sessions */
     int64_t used_ns;
     struct kvfi_send_sink *sinks;        /* all of them, by next_of_peer */
     struct kvfi_send_sink *queue_head, *queue_tail; /* those that wait for a write to end */
@@ -189,6 +190,9 @@ void kvfi_send_retry(struct kvfi_senders *senders);
 
 void kvfi_send_on_request(struct kvfi_senders *senders, const struct kvfi_route *from,
                           const struct kvfi_trtllm_frame *payload);
+/** A rank that takes part asked again. The same request is served once; another one says that the blocks of the first
+ *  are the rank's own again: nothing more is written to them, and the session, which has no others for it, ends. */
+void kvfi_send_ask_again(struct kvfi_send_sink *sink, const struct kvfi_trtllm_ask *ask);
 void kvfi_send_on_cancel(struct kvfi_senders *senders, const struct kvfi_trtllm_cancel *cancel);
 /** Hands the requests that wait for a session to it. */
 void kvfi_send_take_requests(struct kvfi_senders *senders, struct kvfi_send_session *session);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "trtllm_worker/host.h"
 #include "trtllm_worker/send.h"
 
 /* ---- finding --------------------------------------------------------------------------------------------------- */
@@ -277,18 +278,12 @@ static bool look(const struct kvfi_trtllm_frame *payload, struct sender_of *out)
 static void break_off(struct kvfi_senders *senders, struct kvfi_send_peer *peer, const char *why)
 {
     struct kvf_error error = {.position = -1};
-    struct kvfi_send_sink *sink = peer->sinks, *next;
 
     kvfi_fail(&error, KVF_ERR_STALE, "generation rank %s %s", peer->agent, why);
     kvfi_send_drop_peer_requests(senders, peer);
-    while (sink != NULL) {
-        next = sink->next_of_peer;
-        if (!kvfi_sink_ended(&sink->life) && sink->life.state != KVFI_SINK_DRAINING) {
-            kvfi_send_sink_fail(sink, &error);
-            next = peer->sinks; /* its session may have taken others along */
-        }
-        sink = next;
-    }
+    /* ends change no list: a sink stays in it until the user closes its session */
+    for (struct kvfi_send_sink *sink = peer->sinks; sink != NULL; sink = sink->next_of_peer)
+        kvfi_send_sink_fail(sink, &error);
 }
 
 static void set_endpoint(struct kvfi_senders *senders, struct kvfi_send_peer *peer, const char *endpoint)
@@ -352,6 +347,32 @@ static bool is_known(struct kvfi_senders *senders, const struct kvf_trtllm_rank_
     return same;
 }
 
+/* The agent knows ranks by name and rank written one after the other, so "gen1" rank 2 reads as "gen" rank 12: one of
+ * them at a time, or writes to one would go to the other's process. */
+static enum kvf_status check_agent_name(struct kvfi_senders *senders, const struct kvf_trtllm_rank_spec *spec,
+                                        struct kvf_error *error)
+{
+    char agent[KVF_TRTLLM_AGENT_NAME_BYTES];
+    size_t length, digits = 1;
+    int64_t rank = 0, unit = 1;
+
+    kvfi_agent_name(agent, spec->instance_name, spec->instance_rank);
+    length = strlen(agent);
+    for (; digits < length && digits <= 18 && agent[length - digits] >= '0' && agent[length - digits] <= '9';
+         digits++) {
+        const struct kvfi_send_peer *other;
+        rank += unit * (agent[length - digits] - '0');
+        unit *= 10;
+        if (length - digits == strlen(spec->instance_name) || (digits > 1 && agent[length - digits] == '0'))
+            continue;
+        other = kvfi_send_peer_find(senders, agent, length - digits, rank);
+        if (other != NULL && other->loaded)
+            return kvfi_fail(error, KVF_ERR_EXISTS, "agent name \"%.150s\" is that of rank %" PRId64 " of instance "
+                             "\"%.150s\" already", agent, other->rank, other->name);
+    }
+    return KVF_OK;
+}
+
 static enum kvf_status accept(struct kvfi_senders *senders, const kvf_trtllm_rank *rank, struct kvf_error *error)
 {
     kvf_trtllm_worker *worker = senders->worker;
@@ -364,6 +385,11 @@ static enum kvf_status accept(struct kvfi_senders *senders, const kvf_trtllm_ran
     if (strlen(spec->instance_name) > MAX_NAME_BYTES)
         return kvfi_fail(error, KVF_ERR_LIMIT, "instance name has %zu bytes, at most %d are taken",
                          strlen(spec->instance_name), MAX_NAME_BYTES);
+    status = check_agent_name(senders, spec, error);
+    if (status == KVF_OK && worker->own_agent != NULL)
+        status = kvfi_host_check(spec->instance_name, spec->self_endpoint, error);
+    if (status != KVF_OK)
+        return status;
     if (peer != NULL && peer->accepted)
         break_off(senders, peer, "registered anew with another rank info");
     if (peer == NULL)

@@ -69,6 +69,8 @@ void kvfi_send_request_destroy(struct kvfi_senders *senders, struct kvfi_send_re
     *(request->next == NULL ? &senders->newest_request : &request->next->previous) = request->previous;
     kvfi_table_remove(&senders->requests, &request->link);
     senders->stored_bytes -= request->bytes;
+    request->peer->stored_bytes -= request->bytes;
+    request->peer->stored--;
     request->peer->uses--;
     kvfi_trtllm_ask_fini(&request->ask);
     free(request);
@@ -93,23 +95,45 @@ static int64_t bytes_of(const struct kvfi_trtllm_ask *ask)
     return bytes;
 }
 
-/* Takes the ask, or refuses it. */
+/* A rank may have at most as much as it leaves free, so no rank fills the table alone, whatever the others have. */
+static bool has_share(const struct kvfi_senders *senders, const struct kvfi_send_peer *peer, int64_t bytes)
+{
+    int64_t free_count = senders->worker->options.max_requests - (int64_t)senders->requests.count;
+    int64_t free_bytes = KVFI_SEND_STORED_BYTES - senders->stored_bytes;
+
+    return free_count > 0 && peer->stored < free_count && bytes <= free_bytes - peer->stored_bytes;
+}
+
+static void link_request(struct kvfi_senders *senders, struct kvfi_send_request *request)
+{
+    request->peer->uses++;
+    request->peer->stored++;
+    request->peer->stored_bytes += request->bytes;
+    senders->stored_bytes += request->bytes;
+    request->previous = senders->newest_request;
+    *(request->previous == NULL ? &senders->oldest_request : &request->previous->next) = request;
+    senders->newest_request = request;
+    kvfi_table_insert(&senders->requests, &request->link, &request->rid, sizeof request->rid);
+}
+
+/* Takes the ask, or refuses it. Asked again, the later one counts: the rank may have given the earlier one's blocks to
+ * others since. */
 static void store(struct kvfi_senders *senders, struct kvfi_send_peer *peer, struct kvfi_trtllm_ask *ask)
 {
     kvf_trtllm_worker *worker = senders->worker;
-    struct kvfi_send_request *request = NULL;
+    struct kvfi_send_request *request = find_request(senders, ask->rid, peer);
     int64_t bytes = bytes_of(ask);
 
-    if (find_request(senders, ask->rid, peer) != NULL)
-        goto done; /* asked twice: the first counts */
-    if ((int64_t)senders->requests.count < worker->options.max_requests &&
-        bytes <= KVFI_SEND_STORED_BYTES - senders->stored_bytes)
-        request = calloc(1, sizeof *request);
+    if (request != NULL)
+        kvfi_send_request_destroy(senders, request);
+    request = has_share(senders, peer, bytes) ? calloc(1, sizeof *request) : NULL;
     if (request == NULL) {
-        kvfi_logf(&worker->log, kvfi_send_once(&peer->warned), "request %" PRId64 " of %s is refused: %zu requests "
-                  "wait for their sessions already", ask->rid, peer->agent, senders->requests.count);
+        kvfi_logf(&worker->log, kvfi_send_once(&peer->warned), "request %" PRId64 " of %s is refused: %" PRId64
+                  " requests of it wait for their sessions already, %zu of all ranks", ask->rid, peer->agent,
+                  peer->stored, senders->requests.count);
         kvfi_send_refuse(senders, peer, ask);
-        goto done;
+        kvfi_trtllm_ask_fini(ask);
+        return;
     }
     request->peer = peer;
     request->bytes = bytes;
@@ -117,16 +141,9 @@ static void store(struct kvfi_senders *senders, struct kvfi_send_peer *peer, str
     request->ask = *ask;
     request->rid = ask->rid;
     *ask = (struct kvfi_trtllm_ask){0};
-    peer->uses++;
-    senders->stored_bytes += bytes;
-    request->previous = senders->newest_request;
-    *(request->previous == NULL ? &senders->oldest_request : &request->previous->next) = request;
-    senders->newest_request = request;
-    kvfi_table_insert(&senders->requests, &request->link, &request->rid, sizeof request->rid);
+    link_request(senders, request);
     worker->stats.requests_stored++;
     arm_age(senders);
-done:
-    kvfi_trtllm_ask_fini(ask);
 }
 
 void kvfi_send_take_requests(struct kvfi_senders *senders, struct kvfi_send_session *session)
@@ -179,6 +196,35 @@ void kvfi_send_age(struct kvfi_senders *senders, int64_t now_ns)
     while (senders->oldest_fence != NULL && senders->oldest_fence->due_ns <= now_ns)
         kvfi_send_fence_remove(senders, senders->oldest_fence);
     arm_age(senders);
+}
+
+static bool is_same(const struct kvfi_trtllm_ask *a, const struct kvfi_trtllm_ask *b)
+{
+    bool same = a->group_count == b->group_count && a->aux_slot == b->aux_slot && a->slice == b->slice &&
+                a->dst_start_token == b->dst_start_token;
+
+    for (size_t i = 0; same && i < a->group_count; i++) {
+        size_t count = a->groups[i].count;
+        same = count == b->groups[i].count &&
+               (count == 0 || memcmp(a->groups[i].ids, b->groups[i].ids, count * sizeof(int64_t)) == 0);
+    }
+    return same;
+}
+
+void kvfi_send_ask_again(struct kvfi_send_sink *sink, const struct kvfi_trtllm_ask *ask)
+{
+    struct kvfi_send_session *session = sink->session;
+    struct kvf_error error = {.position = -1};
+
+    if (is_same(&sink->ask, ask)) {
+        kvfi_logf(&session->worker->log, KVF_LOG_DEBUG, "request %" PRId64 " of %s came twice", session->rid,
+                  sink->peer->agent);
+    } else if (kvfi_sink_ended(&sink->life)) {
+        kvfi_send_refuse(session->worker->senders, sink->peer, ask);
+    } else {
+        kvfi_fail(&error, KVF_ERR_STALE, "generation rank %s asks anew, and for other blocks", sink->peer->agent);
+        kvfi_send_sink_fail(sink, &error);
+    }
 }
 
 /* ---- REQUEST_DATA ------------------------------------------------------------------------------------------------ */

@@ -254,28 +254,25 @@ static void ready_when_all_asked(struct kvfi_send_session *session)
         tell(session, &session->ready, KVF_TRTLLM_EVENT_READY, "");
 }
 
-/* The same rank asked again: the first request counts. One whose session ended is answered, since the answer may be
- * what it missed; a last word that was said already is not said twice. */
-static bool is_repeated(struct kvfi_send_session *session, const struct kvfi_send_peer *peer)
+static struct kvfi_send_sink *find_asked(struct kvfi_send_session *session, const struct kvfi_send_peer *peer)
 {
     for (size_t i = 0; i < session->sink_count; i++) {
-        const struct kvfi_send_sink *sink = &session->sinks[i];
+        struct kvfi_send_sink *sink = &session->sinks[i];
         if (sink->rank == peer->rank && strcmp(session->instance, peer->name) == 0 && sink->ask.memory != NULL)
-            return true;
+            return sink;
     }
-    return false;
+    return NULL;
 }
 
 void kvfi_send_session_ask(struct kvfi_send_session *session, struct kvfi_send_peer *peer,
                            struct kvfi_trtllm_ask *ask)
 {
     struct kvfi_senders *senders = session->worker->senders;
-    struct kvfi_send_sink *sink = NULL;
+    struct kvfi_send_sink *sink = find_asked(session, peer);
     struct kvf_error error = {.position = -1};
 
-    if (is_repeated(session, peer)) {
-        kvfi_logf(&session->worker->log, KVF_LOG_DEBUG, "request %" PRId64 " of %s came twice", session->rid,
-                  peer->agent);
+    if (sink != NULL) {
+        kvfi_send_ask_again(sink, ask);
         goto done;
     }
     if (find_sink(session, peer, &sink, &error) != KVF_OK) {

@@ -232,12 +232,51 @@ static void test_agent_knows_who_is_gone(void **unused)
     close(own.descriptor);
 }
 
+/* A context is restarted under its old name, and the first one's process may live on: the end of the second says
+ * nothing of it. */
+static void test_gone_is_one_process_and_no_name(void **unused)
+{
+    struct kvf_trtllm_agent_event gone = {.kind = KVF_TRTLLM_AGENT_GONE, .name = "ctx0"};
+    struct own_agent own;
+    struct scene scene;
+    (void)unused;
+    init(&own, "kind");
+    own.table.watch = watch;
+    own.table.fd = descriptor;
+    own.descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    gen_init(&scene.gen, "gen");
+    scene.gen.options.agent = &own.table;
+    scene.gen.options.peer_refresh_ns = KVFI_MS;
+    gen_open(&scene.gen);
+    script_init(&scene.ctx, "ctx", 1);
+    script_open(&scene.ctx, &scene.gen);
+    gen_receive(&scene.gen, 1, scene.ctx.endpoint);
+    script_requested(&scene.ctx, 1, 1);
+    scene.ctx.kit.spec.transfer_engine_info = "another";
+    scene.ctx.kit.spec.transfer_engine_info_bytes = strlen("another");
+    script_describe(&scene.ctx);
+    script_until(&scene.ctx, &scene.ctx.registered[0], 2);
+    ended(&scene, 1, KVF_TRTLLM_STATE_ERROR, KVF_ERR_STALE, "instance \"ctx\" was replaced");
+    gen_receive(&scene.gen, 2, scene.ctx.endpoint);
+    script_requested(&scene.ctx, 1, 2);
+    assert_int_equal(own.watches, 2);
+    tell(&own, &gone);
+    ended(&scene, 2, KVF_TRTLLM_STATE_ERROR, KVF_ERR_PEER_LOST, "the process of context rank 0 has ended");
+    settled(&scene, 2);
+    is_kept(&scene, 1);
+    script_result(&scene.ctx, 0, 1, true, FAILED);
+    settled(&scene, 1);
+    end(&scene);
+    close(own.descriptor);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_agent_without_descriptor),
         cmocka_unit_test(test_agents_that_are_none),
         cmocka_unit_test(test_agent_knows_who_is_gone),
+        cmocka_unit_test(test_gone_is_one_process_and_no_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

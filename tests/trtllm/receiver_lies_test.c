@@ -18,6 +18,12 @@ static void denies_done(struct script *ctx)
     script_result(ctx, 0, 1, true, OK);
 }
 
+static void piece_after_failed(struct script *ctx)
+{
+    script_result(ctx, 0, 1, true, FAILED);
+    script_result(ctx, 0, 1, false, OK);
+}
+
 static void foreign_rank(struct script *ctx) { script_result(ctx, 7, 1, true, FAILED); }
 static void foreign_aux(struct script *ctx) { script_aux(ctx, 9, 1, OK); }
 static void foreign_quiesced(struct script *ctx) { script_quiesced(ctx, 2, 1); }
@@ -51,6 +57,7 @@ static const struct {
 } LIES[] = {
     {"done, then failed", denies_failed, false, "contradicts what it reported"},
     {"failed, then done", denies_done, true, "contradicts what it reported"},
+    {"failed, then a piece", piece_after_failed, true, "context rank 0 wrote a piece after its last word"},
     {"a rank that was not asked", foreign_rank, false, "context rank 7, which was not asked"},
     {"auxiliary data of nobody", foreign_aux, false, "context rank 9, which was not asked"},
     {"an acknowledgement of one that was not asked", foreign_quiesced, false, "which was not asked"},

@@ -172,6 +172,7 @@ static void test_registered_anew(void **state)
     assert_int_equal(ctx_piece(&stage.ctx, 1, 0, 4, 0), KVF_OK);
     peer_register(&stage.a);
     peer_silent(&stage.a);
+    peer_silent(&stage.b);
     assert_int_equal(fake_loads(&stage.ctx.fake), 2);
     assert_int_equal(ctx_status(&stage.ctx, 1).state, KVF_TRTLLM_STATE_TRANSFERRING);
     peer_ask(&stage.a, 2); /* stored */
@@ -356,7 +357,10 @@ static void test_tables_are_bounded(void **state)
     stage.ctx.options.max_peers = 2;
     stage_start(&stage);
     peer_open(&third, &stage.ctx);
-    for (int64_t rid = 1; rid <= 3; rid++) peer_ask(&stage.a, rid);
+    for (int64_t rid = 1; rid <= 2; rid++) peer_ask(&stage.a, rid);
+    peer_silent(&stage.a);
+    peer_ask(&stage.b, 1);
+    peer_silent(&stage.b);
     peer_ask_aux(&stage.a, 4, 0); /* one too many: refused, and answered */
     peer_kv(&stage.a, 4, FAILED, 1);
     peer_aux(&stage.a, 4, FAILED);
