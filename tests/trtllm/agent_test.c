@@ -23,7 +23,7 @@ struct own_agent {
     pthread_mutex_t lock; /* the test hands in events */
     struct kvf_trtllm_agent_event events[CAPACITY];
     size_t count;
-    int loads, invalidates, watches;
+    _Atomic int loads, invalidates, watches;
     int descriptor;   /* an eventfd, where it has one */
 };
 

@@ -120,7 +120,7 @@ static enum kvf_status cma_probe(struct kvfi_transport *transport, const char *e
     (void)transport;
     status = kvfi_cma_endpoint_parse(endpoint, &pid, error);
     if (status == KVF_OK) status = kvfi_cma_process_open(pid, &pidfd, error);
-    if (pidfd >= 0) close(pidfd);
+    kvfi_cma_process_close(pidfd);
     return status;
 }
 

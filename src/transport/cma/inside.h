@@ -73,9 +73,10 @@ void kvfi_cma_endpoint_format(char *text);
 /** @return KVF_OK or KVF_ERR_INVALID_ARGUMENT, quoting the text */
 enum kvf_status kvfi_cma_endpoint_parse(const char *text, pid_t *pid, struct kvf_error *error);
 /** Opens the process and checks that it lives, is this user's, and lets itself be written.
- *  @param pidfd  the caller closes it; -1 where the kernel has no such thing
+ *  @param pidfd  the caller closes it with kvfi_cma_process_close; -1 where the kernel has no such thing
  *  @return KVF_OK; KVF_ERR_UNREACHABLE: no such process; KVF_ERR_NOT_SUPPORTED: not permitted; KVF_ERR_SYSTEM */
 enum kvf_status kvfi_cma_process_open(pid_t pid, int *pidfd, struct kvf_error *error);
+void kvfi_cma_process_close(int pidfd); /* -1 is fine */
 bool kvfi_cma_process_is_dead(int pidfd);
 
 /* ---- copying.c ---------------------------------------------------------------------------------------------- */

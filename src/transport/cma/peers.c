@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "base/array.h"
 #include "base/error.h"
@@ -37,7 +36,7 @@ static void release_process(struct kvfi_transport *transport, struct kvfi_cma_pr
     if (--process->users > 0) return;
     while (*at != process) at = &(*at)->next;
     *at = process->next;
-    close(process->fd);
+    kvfi_cma_process_close(process->fd);
     free(process);
 }
 
@@ -276,7 +275,7 @@ enum kvf_status kvfi_cma_connect(struct kvfi_transport *transport, const char *e
     }
     pthread_mutex_unlock(&transport->lock);
 done:
-    if (fd >= 0) close(fd);
+    kvfi_cma_process_close(fd);
     free(peer); /* not in any process yet */
     return status;
 }
