@@ -216,7 +216,12 @@ static void test_agent_names_that_read_the_same(void **state)
     stage_init(&stage, 1);
     as_dp_rank(&stage.a, "gen1", 2, 4);
     as_dp_rank(&stage.b, "gen", 12, 16);
-    stage_start(&stage);
+    ctx_open(&stage.ctx);
+    peer_open(&stage.a, &stage.ctx);
+    peer_open(&stage.b, &stage.ctx);
+    peer_register(&stage.a);
+    peer_silent(&stage.a);
+    peer_register(&stage.b);
     peer_ask(&stage.b, 1);
     peer_kv(&stage.b, 1, FAILED, 1);
     peer_ask(&stage.a, 1);
