@@ -1,34 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every allocation of layouts, holdings and election refused in turn: a status, no output, nothing lost. Linked with
- * --wrap=malloc,calloc,realloc. */
+/* Every allocation of layouts, holdings and election refused in turn: a status, no output, nothing lost. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
+#include "base/no_memory_kit.h"
 #include "kvferry/plan.h"
 #include "layout/worked_examples.h"
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *old, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *old, size_t bytes);
-
-static long until_refusal = -1; /* allocations that still succeed; -1 = all do */
-
-static bool refuse(void)
-{
-    return until_refusal >= 0 && until_refusal-- == 0;
-}
-
-void *__wrap_malloc(size_t bytes) { return refuse() ? NULL : __real_malloc(bytes); }
-void *__wrap_calloc(size_t count, size_t bytes) { return refuse() ? NULL : __real_calloc(count, bytes); }
-void *__wrap_realloc(void *old, size_t bytes) { return refuse() ? NULL : __real_realloc(old, bytes); }
 
 /* Does it all for one source and one destination. Returns the first status that is not KVF_OK. */
 static enum kvf_status do_all(struct worked_example examples[2], struct kvf_error *error)
@@ -78,9 +59,9 @@ static void test_every_allocation(void **state)
     do {
         struct kvf_error error = {0};
 
-        until_refusal = allocations++;
+        no_memory_once(allocations++);
         status = do_all(examples, &error);
-        until_refusal = -1;
+        no_memory_end();
         if (status != KVF_OK && status != KVF_ERR_NO_MEMORY) fail_msg("allocation %ld: %s", allocations, error.text);
     } while (status != KVF_OK);
     assert_true(allocations > 60);

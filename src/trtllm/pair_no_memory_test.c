@@ -1,29 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every allocation of planning pairs and binding requests refused in turn: a status, no output, nothing lost. Linked
- * with --wrap=malloc,calloc,realloc. */
+/* Every allocation of planning pairs and binding requests refused in turn: a status, no output, nothing lost. */
 #include "trtllm/pair_kit.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *old, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *old, size_t bytes);
-
-static long until_refusal = -1; /* allocations that still succeed; -1 = all do */
-
-static int refuse(void)
-{
-    if (until_refusal < 0) return 0;
-    return until_refusal-- == 0;
-}
-
-void *__wrap_malloc(size_t bytes) { return refuse() ? NULL : __real_malloc(bytes); }
-void *__wrap_calloc(size_t count, size_t bytes) { return refuse() ? NULL : __real_calloc(count, bytes); }
-void *__wrap_realloc(void *old, size_t bytes) { return refuse() ? NULL : __real_realloc(old, bytes); }
+#include "base/no_memory_kit.h"
 
 static const int64_t ids[] = {5, 6, 2, 1, 7, 9};
 static kvf_trtllm_rank *beside; /* the source's other rank */
@@ -103,10 +84,9 @@ static void check_manner(int manner)
         struct kvf_error error = {0};
         enum kvf_status status;
 
-        until_refusal = allocations++;
+        no_memory_once(allocations++);
         status = do_all(&kit, manner, &error);
-        refused = until_refusal < 0;
-        until_refusal = -1;
+        refused = no_memory_end();
         /* giving memory back may fail without harm */
         if (status != KVF_OK) {
             if (status != KVF_ERR_NO_MEMORY) fail_msg("%ld allocations: %s", allocations - 1, error.text);

@@ -1,29 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every allocation of reading and writing rank infos refused in turn: a status, no output, nothing lost. Linked with
- * --wrap=malloc,calloc,realloc. */
-#include <stdlib.h>
+/* Every allocation of reading and writing rank infos refused in turn: a status, no output, nothing lost. */
 #include <string.h>
 
+#include "base/no_memory_kit.h"
 #include "trtllm/rank_kit.h"
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *old, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *old, size_t bytes);
-
-static long until_refusal = -1; /* allocations that still succeed; -1 = all do */
-
-static int refuse(void)
-{
-    if (until_refusal < 0) return 0;
-    return until_refusal-- == 0;
-}
-
-void *__wrap_malloc(size_t bytes) { return refuse() ? NULL : __real_malloc(bytes); }
-void *__wrap_calloc(size_t count, size_t bytes) { return refuse() ? NULL : __real_calloc(count, bytes); }
-void *__wrap_realloc(void *old, size_t bytes) { return refuse() ? NULL : __real_realloc(old, bytes); }
 
 static struct rank_kit kit;
 
@@ -89,10 +69,9 @@ static void test_every_allocation(void **state)
         struct kvf_error error = {0};
         enum kvf_status status;
 
-        until_refusal = allocations++;
+        no_memory_once(allocations++);
         status = do_all(&error);
-        refused = until_refusal < 0;
-        until_refusal = -1;
+        refused = no_memory_end();
         if (status != KVF_OK) {
             assert_int_equal(status, KVF_ERR_NO_MEMORY);
             assert_true(strncmp(error.text, "out of memory for ", 18) == 0);

@@ -1,30 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every allocation of judging, registering and planning a peer refused in turn: a status, nothing stored, nothing lost.
- * Linked with --wrap=malloc,calloc,realloc. */
+/* Every allocation of judging, registering and planning a peer refused in turn: a status, nothing stored, nothing
+ * lost. */
 #include "trtllm/mapper.h"
 #include "trtllm/rank_kit.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *old, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *old, size_t bytes);
-
-static long until_refusal = -1; /* allocations that still succeed; -1 = all do */
-
-static int refuse(void)
-{
-    if (until_refusal < 0) return 0;
-    return until_refusal-- == 0;
-}
-
-void *__wrap_malloc(size_t bytes) { return refuse() ? NULL : __real_malloc(bytes); }
-void *__wrap_calloc(size_t count, size_t bytes) { return refuse() ? NULL : __real_calloc(count, bytes); }
-void *__wrap_realloc(void *old, size_t bytes) { return refuse() ? NULL : __real_realloc(old, bytes); }
+#include "base/no_memory_kit.h"
 
 /* Self, a peer that fits, one whose replicated roles differ, one whose K/V mapper cannot be built. */
 static kvf_trtllm_rank *self, *peers[3];
@@ -86,10 +68,9 @@ static void test_every_allocation(void **state)
         struct kvf_error error = {0};
         enum kvf_status status;
 
-        until_refusal = allocations++;
+        no_memory_once(allocations++);
         status = do_all(&error);
-        refused = until_refusal < 0;
-        until_refusal = -1;
+        refused = no_memory_end();
         if (!refused) assert_int_equal(status, KVF_OK);
         if (status != KVF_OK) {
             assert_int_equal(status, KVF_ERR_NO_MEMORY);

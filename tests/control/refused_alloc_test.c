@@ -10,34 +10,12 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "base/no_memory_kit.h"
 #include "channel/channel.h"
 #include "directory/claim.h"
 #include "directory/client_state.h"
 #include "directory/service.h"
 #include "samples.h"
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *old, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *old, size_t bytes);
-
-static long allocations_left = -1; /* -1 = no end */
-static bool refused;
-
-static bool may_allocate(void)
-{
-    if (allocations_left < 0) return true;
-    if (allocations_left-- > 0) return true;
-    allocations_left = 0;
-    refused = true;
-    return false;
-}
-
-void *__wrap_malloc(size_t bytes) { return may_allocate() ? __real_malloc(bytes) : NULL; }
-void *__wrap_calloc(size_t count, size_t bytes) { return may_allocate() ? __real_calloc(count, bytes) : NULL; }
-void *__wrap_realloc(void *old, size_t bytes) { return may_allocate() ? __real_realloc(old, bytes) : NULL; }
 
 /** Runs `try` with the 1st, 2nd, 3rd ... allocation and all after it refused, until one run meets no refusal. */
 static void refuse_each(const char *name, bool (*try)(void *context), void *context)
@@ -45,12 +23,11 @@ static void refuse_each(const char *name, bool (*try)(void *context), void *cont
     for (long allowed = 0; allowed < 1000; allowed++) {
         bool ok;
 
-        refused = false;
-        allocations_left = allowed;
+        no_memory_from(allowed);
         ok = try(context);
-        allocations_left = -1;
+        no_memory_end();
         if (!ok) fail_msg("%s: wrong answer with %ld allocations allowed", name, allowed);
-        if (!refused) return;
+        if (!no_memory_refused()) return;
     }
     fail_msg("%s: never ends", name);
 }
@@ -67,7 +44,7 @@ static bool try_unpack(void *context)
     struct kvfi_message message = {.type = KVFI_MSG_NONE};
     struct kvf_error error;
     enum kvf_status status = kvfi_wire_unpack(bytes->buffer.bytes, bytes->buffer.count, &message, &error);
-    bool ok = refused ? status == KVF_ERR_NO_MEMORY && message.type == KVFI_MSG_NONE : status == KVF_OK;
+    bool ok = no_memory_refused() ? status == KVF_ERR_NO_MEMORY && message.type == KVFI_MSG_NONE : status == KVF_OK;
 
     kvfi_message_fini(&message);
     return ok;
@@ -84,7 +61,7 @@ static bool try_pack(void *context)
 
     sample_message(bytes->type, bytes->layout, &message);
     status = kvfi_wire_pack(&message, &buffer, &error);
-    ok = refused ? status == KVF_ERR_NO_MEMORY && buffer.count == 0 : status == KVF_OK;
+    ok = no_memory_refused() ? status == KVF_ERR_NO_MEMORY && buffer.count == 0 : status == KVF_OK;
     kvfi_buffer_fini(&buffer);
     return ok;
 }
@@ -135,7 +112,7 @@ static bool try_register(void *context)
     (void)context;
     kvfi_registry_init(&service.registry, 1000, 10, 1);
     code = ask(&service, "POST", "/v1/register", NULL);
-    ok = refused ? code == 503 : code == 200 && service.registry.rank_count == 1;
+    ok = no_memory_refused() ? code == 503 : code == 200 && service.registry.rank_count == 1;
     ok = ok && service.registry.instance_count == (size_t)service.registry.rank_count;
     kvfi_registry_fini(&service.registry);
     return ok;
@@ -145,7 +122,7 @@ static bool try_query(void *context)
 {
     unsigned code = ask(context, "GET", "/v1/query", NULL);
 
-    return refused ? code == 503 : code == 200;
+    return no_memory_refused() ? code == 503 : code == 200;
 }
 
 static bool try_read(void *context)
@@ -153,7 +130,7 @@ static bool try_read(void *context)
     struct kvfi_directory_instance *instance = NULL;
     struct kvf_error error;
     enum kvf_status status = kvfi_instance_read(context, &instance, &error);
-    bool ok = refused ? status == KVF_ERR_NO_MEMORY && !instance : status == KVF_OK;
+    bool ok = no_memory_refused() ? status == KVF_ERR_NO_MEMORY && !instance : status == KVF_OK;
 
     kvfi_directory_instance_destroy(instance);
     return ok;
@@ -185,7 +162,7 @@ static bool try_channel(void *context)
     (void)context;
     if (status == KVF_OK) status = kvfi_channel_connect(channel, "tcp://127.0.0.1:1", &route, &error);
     kvfi_channel_close(channel, 0);
-    return refused ? status == KVF_ERR_NO_MEMORY && route.peer == 0 : status == KVF_OK;
+    return no_memory_refused() ? status == KVF_ERR_NO_MEMORY && route.peer == 0 : status == KVF_OK;
 }
 
 static void channel(void **state)

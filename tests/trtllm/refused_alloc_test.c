@@ -4,46 +4,10 @@
 #include "worker_kit.h"
 
 #include <inttypes.h>
-#include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "base/no_memory_kit.h"
 #include "sys/clock.h"
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *old, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *old, size_t bytes);
-
-static atomic_long allocations_left = 1000000000; /* all threads together */
-static atomic_bool refused;
-
-static bool may_allocate(void)
-{
-    if (atomic_fetch_sub(&allocations_left, 1) > 0)
-        return true;
-    atomic_store(&refused, true);
-    return false;
-}
-
-void *__wrap_malloc(size_t bytes) { return may_allocate() ? __real_malloc(bytes) : NULL; }
-void *__wrap_calloc(size_t count, size_t bytes) { return may_allocate() ? __real_calloc(count, bytes) : NULL; }
-void *__wrap_realloc(void *old, size_t bytes) { return may_allocate() ? __real_realloc(old, bytes) : NULL; }
-
-static void allow(long count)
-{
-    atomic_store(&refused, false);
-    atomic_store(&allocations_left, count);
-}
-
-/* Says whether all was allowed. */
-static bool end_refusals(void)
-{
-    atomic_store(&allocations_left, 1000000000);
-    return !atomic_load(&refused);
-}
 
 static void check_status(enum kvf_status status, const struct kvf_error *error, long allowed)
 {
@@ -67,7 +31,7 @@ static void test_open_and_complete(void **unused)
         gen.options.rank = rank_kit_make(&gen.kit);
         gen.options.serve_info = 1;
         gen.options.log.level = KVF_LOG_OFF;
-        allow(allowed);
+        no_memory_from(allowed);
         status = kvf_trtllm_worker_open(&gen.options, &worker, &error);
         check_status(status, &error, allowed);
         if (status == KVF_OK) {
@@ -75,7 +39,7 @@ static void test_open_and_complete(void **unused)
             kvf_trtllm_worker_endpoints(worker, &ends, NULL);
             check_status(kvf_trtllm_worker_complete(worker, NULL, 0, senders, 1, &error), &error, allowed);
         }
-        all = end_refusals();
+        all = !no_memory_end();
         assert_true(!all || status == KVF_OK);
         kvf_trtllm_worker_close(worker);
         kvf_trtllm_rank_release((kvf_trtllm_rank *)(uintptr_t)gen.options.rank);
@@ -104,9 +68,9 @@ static void test_receive(void **unused)
         script_init(&ctx, "ctx", 1);
         script_open(&ctx, &gen);
         gen_receive_init(&one, rid, ctx.endpoint);
-        allow(allowed);
+        no_memory_from(allowed);
         status = kvf_trtllm_worker_receive(gen.worker, &one.receive, &error);
-        all = end_refusals();
+        all = !no_memory_end();
         check_status(status, &error, allowed);
         if (status == KVF_OK) {
             struct kvf_trtllm_event event = {0};
@@ -143,11 +107,11 @@ static void test_first_contact(void **unused)
         ctx.mute = true;
         gen_receive(&gen, 1, ctx.endpoint);
         script_until(&ctx, &ctx.asked, 1);
-        allow(allowed);
+        no_memory_from(allowed);
         script_answer(&ctx); /* from here on only the worker allocates */
         while (kvf_trtllm_worker_wait(gen.worker, &event, 1, 0) == 0 && gen_status(&gen, 1).asked == 0)
             continue;
-        all = end_refusals();
+        all = !no_memory_end();
         if (event.kind == 0) {
             script_requested(&ctx, 1, 1);
             script_result(&ctx, 0, 1, true, KVFI_TRTLLM_SUCCESS);

@@ -4,35 +4,11 @@
 #include "send_kit.h"
 
 #include <poll.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
 
+#include "base/no_memory_kit.h"
 #include "sys/clock.h"
 
 enum { OK = KVFI_TRTLLM_SUCCESS, MOST = 2000 };
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *old, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *old, size_t bytes);
-
-static pthread_t test_thread;
-static atomic_long left = 1000000000; /* of all threads but the test's */
-static atomic_bool refused;
-
-static bool may_allocate(void)
-{
-    if (pthread_equal(pthread_self(), test_thread) || atomic_fetch_sub(&left, 1) > 0) return true;
-    atomic_store(&refused, true);
-    return false;
-}
-
-void *__wrap_malloc(size_t bytes) { return may_allocate() ? __real_malloc(bytes) : NULL; }
-void *__wrap_calloc(size_t count, size_t bytes) { return may_allocate() ? __real_calloc(count, bytes) : NULL; }
-void *__wrap_realloc(void *old, size_t bytes) { return may_allocate() ? __real_realloc(old, bytes) : NULL; }
 
 /* Waits until the worker took so many registrations and requests; what it could not even read is not waited for. */
 static void handled(struct ctx *ctx, int64_t registrations, int64_t requests)
@@ -72,8 +48,7 @@ static bool send_one(struct stage *stage, long allowed)
 {
     int opened;
 
-    atomic_store(&refused, false);
-    atomic_store(&left, allowed);
+    no_memory_from(allowed);
     peer_register(&stage->a);
     peer_ask_aux(&stage->a, 1, 0);
     handled(&stage->ctx, 1, 1);
@@ -91,10 +66,9 @@ static bool send_one(struct stage *stage, long allowed)
     peer_cancel(&stage->b, 2);
     peer_ask(&stage->b, 3);
     handled(&stage->ctx, 2, 3);
-    atomic_store(&left, 1000000000);
-    if (opened != KVF_OK) return atomic_load(&refused);
-    ctx_cancel(&stage->ctx, 1);
-    return atomic_load(&refused);
+    no_memory_end();
+    if (opened == KVF_OK) ctx_cancel(&stage->ctx, 1);
+    return no_memory_refused();
 }
 
 static void settle(struct stage *stage)
@@ -168,6 +142,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused_allocations)};
 
-    test_thread = pthread_self();
+    no_memory_spare_thread();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
