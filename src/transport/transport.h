@@ -188,7 +188,7 @@ struct kvfi_transport_ops {
                                    const struct kvfi_range_source *source, uint64_t cookie, struct kvf_error *error);
 };
 
-/** The transports of this build, by name ("loop", "shm", "tcp", "cma", "mooncake"); NULL when there is none of that name.
+/** The transports of this build, by name ("loop", "shm", "tcp", "cma", "mooncake"); NULL when there is none of it.
  *  "fault:tcp" and so on is the fault transport around one: it has the same bit and capabilities, and fault_policy
  *  names it too ("tcp:stall"). */
 const struct kvfi_transport_ops *kvfi_transport_find(const char *name);

@@ -154,7 +154,7 @@ static size_t moon_events(struct kvfi_transport *transport, struct kvfi_transpor
 static enum kvf_status moon_arm(struct kvfi_transport *transport, const struct kvfi_arm *arm, struct kvf_error *error)
 {
     (void)transport, (void)arm;
-    return kvfi_fail(error, KVF_ERR_NOT_SUPPORTED, "mooncake: peers write whatever they were told to, nothing is armed");
+    return kvfi_fail(error, KVF_ERR_NOT_SUPPORTED, "mooncake: peers write whatever they were told, nothing is armed");
 }
 
 static bool moon_disarm(struct kvfi_transport *transport, uint64_t grant)
