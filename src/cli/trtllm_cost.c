@@ -56,6 +56,12 @@ static const json_t *lists_of(const struct trtllm_request *request, const struct
     return lists != NULL ? lists : json_object_get(json_object_get(root, "blocks"), name);
 }
 
+bool trtllm_has_blocks(const struct trtllm_request *request, const struct kvf_trtllm_rank_spec *rank,
+                       const char *member)
+{
+    return request->blocks == NULL || json_is_array(lists_of(request, rank, member));
+}
+
 static bool lists_init(const struct trtllm_pairs *pairs, const struct kvf_trtllm_rank_spec *rank, const char *member,
                        struct lists *out)
 {

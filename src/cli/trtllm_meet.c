@@ -45,11 +45,41 @@ static char *file_name(const struct trtllm_meet *meet, const char *instance, int
     return path;
 }
 
+/** What a rank's file says: for json_decref(). NULL when there is none, or its process is gone. */
+static json_t *read_peer(const struct trtllm_meet *meet, const char *instance, int64_t rank)
+{
+    char *path = file_name(meet, instance, rank);
+    json_t *root = path != NULL ? json_load_file(path, 0, NULL) : NULL;
+    int64_t start = json_integer_value(json_object_get(root, "start"));
+    const char *name = json_string_value(json_object_get(root, "instance"));
+    free(path);
+    if (root != NULL && name != NULL && strcmp(name, instance) == 0 && start > 0 &&
+        process_start(json_integer_value(json_object_get(root, "pid"))) == start)
+        return root;
+    json_decref(root);
+    return NULL;
+}
+
+/** The process that is this rank already, as long as it lives; 0 = none. */
+static int64_t find_double(const struct trtllm_meet *meet)
+{
+    json_t *root = read_peer(meet, meet->instance, meet->rank);
+    int64_t pid = json_integer_value(json_object_get(root, "pid"));
+    json_decref(root);
+    return pid != (int64_t)getpid() ? pid : 0;
+}
+
 int trtllm_meet_write(const struct cli_command *command, const struct trtllm_meet *meet,
                       const struct kvf_trtllm_endpoints *endpoints, bool is_done)
 {
     if (meet->folder == NULL)
         return CLI_OK;
+    int64_t other = is_done ? 0 : find_double(meet);
+    if (other != 0) {
+        cli_error(command, "rank %" PRId64 " of \"%s\" is in %s already, as process %" PRId64
+                  ": end that one, or take another folder", meet->rank, meet->instance, meet->folder, other);
+        return CLI_INPUT;
+    }
     char *path = file_name(meet, meet->instance, meet->rank);
     json_t *root = json_pack("{s:s, s:I, s:I, s:I, s:s, s:s, s:b}", "instance", meet->instance, "rank",
                              (json_int_t)meet->rank, "pid", (json_int_t)getpid(), "start",
@@ -73,21 +103,6 @@ void trtllm_meet_leave(const struct trtllm_meet *meet)
     if (path != NULL)
         unlink(path);
     free(path);
-}
-
-/** What a rank's file says: for json_decref(). NULL when there is none, or its process is gone. */
-static json_t *read_peer(const struct trtllm_meet *meet, const char *instance, int64_t rank)
-{
-    char *path = file_name(meet, instance, rank);
-    json_t *root = path != NULL ? json_load_file(path, 0, NULL) : NULL;
-    int64_t start = json_integer_value(json_object_get(root, "start"));
-    const char *name = json_string_value(json_object_get(root, "instance"));
-    free(path);
-    if (root != NULL && name != NULL && strcmp(name, instance) == 0 && start > 0 &&
-        process_start(json_integer_value(json_object_get(root, "pid"))) == start)
-        return root;
-    json_decref(root);
-    return NULL;
 }
 
 /** A member of a file as text: for free(). */

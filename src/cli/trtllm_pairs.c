@@ -40,6 +40,28 @@ static int64_t room_of(const struct kvf_trtllm_rank_spec *rank)
     return room;
 }
 
+/** Sees that the options fit the ranks. */
+static int check_request(const struct cli_command *command, const struct trtllm_pairs *pairs)
+{
+    static const char *const members[2] = {"src_blocks", "dst_blocks"};
+    const struct trtllm_side *sides[2] = {&pairs->src, &pairs->dst};
+    int64_t groups = trtllm_side_spec(&pairs->src, 0)->dp_size;
+    if (pairs->request->dp >= groups)
+        return cli_usage_error(command, "--dp is %" PRId64 ", but the context has %" PRId64
+                               " attention-DP group%s, from 0", pairs->request->dp, groups, groups == 1 ? "" : "s");
+    for (int side = 0; side < 2; side++) {
+        for (size_t i = 0; i < sides[side]->count; i++) {
+            const struct kvf_trtllm_rank_spec *rank = trtllm_side_spec(sides[side], i);
+            if (trtllm_has_blocks(pairs->request, rank, members[side]))
+                continue;
+            cli_error(command, "%s: has neither %s nor blocks.%s%" PRId64 ", lists of block ids",
+                      pairs->request->blocks_path, members[side], rank->instance_name, rank->instance_rank);
+            return CLI_INPUT;
+        }
+    }
+    return CLI_OK;
+}
+
 /** Takes the number of tokens, and sees that both sides have a table and room. */
 static int choose_tokens(const struct cli_command *command, struct trtllm_pairs *pairs)
 {
@@ -333,7 +355,9 @@ int trtllm_pairs_init(const struct cli_command *command, const struct trtllm_req
     struct kvf_error error = {.position = -1};
     *src = *dst = (struct trtllm_side){0};
     pairs.dp = request->dp >= 0 ? request->dp : pairs.src.count == 1 ? trtllm_side_spec(&pairs.src, 0)->dp_rank : 0;
-    int code = choose_tokens(command, &pairs);
+    int code = check_request(command, &pairs);
+    if (code == CLI_OK)
+        code = choose_tokens(command, &pairs);
     pairs.rows = calloc(pairs.src.count * pairs.dst.count + 1, sizeof(*pairs.rows));
     pairs.readers = calloc(pairs.dst.count + 1, sizeof(*pairs.readers));
     pairs.registrars = calloc(pairs.src.count + 1, sizeof(kvf_trtllm_registrar *));

@@ -103,4 +103,8 @@ void trtllm_ranges_text(const int64_t *numbers, size_t count, char *text, size_t
 const struct kvf_trtllm_view *trtllm_find_view(const struct kvf_trtllm_rank_spec *rank,
                                                const struct kvf_trtllm_view_key *key);
 
+/** Whether the file of --blocks, if there is one, has block ids of a rank. `member` is "src_blocks" or "dst_blocks". */
+bool trtllm_has_blocks(const struct trtllm_request *request, const struct kvf_trtllm_rank_spec *rank,
+                       const char *member);
+
 #endif

@@ -90,6 +90,8 @@ static int take_json(const struct cli_command *command, const char *path, const 
         code = take_list(command, path, name, inner, side);
     else if (inner != NULL)
         code = take_value(command, path, inner, side);
+    else if (json_object_get(root, "src") != NULL || json_object_get(root, "dst") != NULL)
+        cli_error(command, "%s: has no %s; the context (src) comes first, then the generation (dst)", path, member);
     else
         code = take_rank(command, path, text, bytes, true, side);
     json_decref(root);

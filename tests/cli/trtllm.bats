@@ -59,6 +59,8 @@ PY
 }
 @test "plan: as the examples say" {
     matches trtllm-plan-examples trtllm plan "$examples/context.json" "$examples/generation.json"
+    cp "$examples"/*.json .
+    matches trtllm-plan-swapped trtllm plan generation.json context.json
 }
 @test "plan: copies of heads, only one of which sends" {
     ranks ctx 4 indexed ctx.json
@@ -96,6 +98,9 @@ rank["table"]["pools"][0][0]["slot"] //= 2'
     matches trtllm-plan-bad-blocks trtllm plan ctx.json gen.json --blocks request.json
     echo '{"src_blocks": []}' >request.json
     matches trtllm-plan-no-prompt trtllm plan ctx.json gen.json --blocks request.json
+    echo '{"prompt": 40, "blocks": {"ctx": [[3, 4, 7]], "gen0": [[0, -1, 2]]}}' >request.json
+    matches trtllm-plan-no-blocks trtllm plan ctx.json gen.json --blocks request.json
+    matches trtllm-plan-dp trtllm plan ctx.json gen.json --dp 1
 }
 @test "plan: MessagePack, in a folder" {
     # The bytes that an 18-key sender writes for a rank without a page table (docs/trtllm.md tells how to get them).
@@ -443,6 +448,10 @@ LINES
     [ "$status" -eq 4 ]
     [[ $output == *'not all 2 ranks of "ctx" have come to meet'* ]]
     [ -z "$(ls meet)" ]
+    echo '{"instance": "ctx", "rank": 0, "pid": '$$', "start": '"$(cut -d' ' -f22 /proc/$$/stat)"'}' >meet/ctx.0.json
+    run "$kvferry" trtllm worker --role context ctx.json --rank 0 --meet meet --timeout 0.2
+    [ "$status" -eq 3 ]
+    [[ $output == *'rank 0 of "ctx" is in meet already, as process '$$': end that one, or take another folder'* ]]
 }
 @test "worker: filled from a file, ended by a signal" {
     ranks ctx 1 indexed ctx.json
