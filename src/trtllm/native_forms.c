@@ -10,6 +10,7 @@
 #include "trtllm/names.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 /** Two views that hold a layer in common. */
 struct meeting {
@@ -20,10 +21,15 @@ struct meeting {
 
 static enum kvf_status refuse(const struct meeting *at, const char *what, int64_t src, int64_t dst)
 {
-    char roles[160];
+    const int64_t values[2] = {src, dst};
+    char roles[160], texts[2][24];
 
-    return kvfi_fail(at->error, KVF_ERR_INCOMPATIBLE, "view %s: %s is %" PRId64 " at the source, %" PRId64
-                     " at the destination", kvfi_trt_view_role_text(at->views[1], roles, sizeof roles), what, src, dst);
+    for (int i = 0; i < 2; i++) {
+        if (values[i] == KVF_TRTLLM_NONE) snprintf(texts[i], sizeof texts[i], "None");
+        else snprintf(texts[i], sizeof texts[i], "%" PRId64, values[i]);
+    }
+    return kvfi_fail(at->error, KVF_ERR_INCOMPATIBLE, "view %s: %s is %s at the source, %s at the destination",
+                     kvfi_trt_view_role_text(at->views[1], roles, sizeof roles), what, texts[0], texts[1]);
 }
 
 static int64_t block_tokens(const struct meeting *at, int side)
