@@ -262,6 +262,7 @@ struct kvf_trtllm_options {
     size_t struct_size;            /**< set by kvf_trtllm_options_init */
     uint64_t flags;                /**< enum kvf_trtllm_flag; default KVF_TRTLLM_STRICT_UPSTREAM */
     struct kvf_log_sink log;       /**< warnings, once per key; default none */
+    uint64_t max_peer_bytes;       /**< memory of the rank infos of all peers together; default 1 GiB */
 };
 
 /** Fills `options` with the defaults. `size` is sizeof(struct kvf_trtllm_options) as the caller compiled it. */
@@ -302,7 +303,8 @@ KVF_API enum kvf_status kvf_trtllm_registrar_check_sender(kvf_trtllm_registrar *
  *  none of upstream's: views of the peer that upstream's overlap, elections and state pairing together leave in part
  *  unwritten, whatever the transfers report (state of a receiver with context parallelism or several ranks per DP
  *  group; TP sizes of which neither divides the other).
- *  @return as kvf_trtllm_registrar_check. Cost: its views and entries, not its blocks. */
+ *  @return as kvf_trtllm_registrar_check; KVF_ERR_LIMIT (max_peer_bytes). Cost: its views and entries, not its
+ *          blocks. */
 KVF_API enum kvf_status kvf_trtllm_registrar_register(kvf_trtllm_registrar *registrar, const kvf_trtllm_rank *peer,
                                                       struct kvf_trtllm_verdict *verdict, struct kvf_error *error);
 

@@ -76,6 +76,16 @@ const struct kvf_trtllm_rank_spec *kvf_trtllm_rank_get_spec(const kvf_trtllm_ran
     return &rank->spec;
 }
 
+size_t kvfi_trt_rank_memory(const kvf_trtllm_rank *rank)
+{
+    const struct kvfi_trt_geometry *geometry = rank->geometry;
+    size_t bytes = sizeof *rank + rank->arena.bytes + geometry->view_count * sizeof *geometry->views;
+
+    bytes += geometry->cover_count * (sizeof *geometry->covers + sizeof *geometry->views->places
+                                      + sizeof *geometry->views->by_global);
+    return bytes + (geometry->hosted_count[0] + geometry->hosted_count[1]) * sizeof *geometry->hosted[0];
+}
+
 const struct kvfi_trt_geometry *kvfi_trt_rank_geometry(const kvf_trtllm_rank *rank)
 {
     return rank->geometry;

@@ -21,6 +21,9 @@ struct kvf_trtllm_rank {
     size_t byte_count;
 };
 
+/** Memory that a rank info takes, near enough to bound what many of them take. */
+size_t kvfi_trt_rank_memory(const kvf_trtllm_rank *rank);
+
 /** What is left of the limits of one rank info while it is read or copied. */
 struct kvfi_trt_budget {
     size_t pools, views, entries, layers, roles, sections;

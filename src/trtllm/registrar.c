@@ -6,6 +6,7 @@
 #include "trtllm/elect.h"
 #include "trtllm/fed.h"
 #include "trtllm/pair.h"
+#include "trtllm/rank.h"
 #include "trtllm/rules_judge.h"
 #include "trtllm/warn.h"
 
@@ -28,13 +29,15 @@ struct kvf_trtllm_registrar {
     uint64_t seed;
     struct peer *peers;
     size_t capacity, count;
+    size_t peer_bytes; /* of their rank infos */
 };
 
 #define FIRST_CAPACITY 16
 
 void kvf_trtllm_options_init(struct kvf_trtllm_options *options, size_t size)
 {
-    struct kvf_trtllm_options defaults = {.struct_size = size, .flags = KVF_TRTLLM_STRICT_UPSTREAM};
+    struct kvf_trtllm_options defaults = {.struct_size = size, .flags = KVF_TRTLLM_STRICT_UPSTREAM,
+                                        .max_peer_bytes = UINT64_C(1) << 30};
 
     memset(options, 0, size);
     if (size >= sizeof options->struct_size) {
@@ -194,6 +197,7 @@ static void take_out(struct kvf_trtllm_registrar *registrar, struct peer *peer)
 {
     size_t mask = registrar->capacity - 1, i = (size_t)(peer - registrar->peers);
 
+    registrar->peer_bytes -= kvfi_trt_rank_memory(peer->rank);
     drop(peer);
     registrar->count--;
     for (i = (i + 1) & mask; registrar->peers[i].rank; i = (i + 1) & mask) {
@@ -248,9 +252,17 @@ static enum kvf_status store(struct kvf_trtllm_registrar *registrar, const kvf_t
 {
     const struct kvf_trtllm_rank_spec *spec = kvf_trtllm_rank_get_spec(rank);
     struct peer *known = look_up(registrar, spec->instance_name, spec->instance_rank);
+    size_t bytes = registrar->peer_bytes + kvfi_trt_rank_memory(rank);
     struct peer added = {0};
     enum kvf_status status = KVF_OK;
 
+    if (known) bytes -= kvfi_trt_rank_memory(known->rank);
+    if (bytes > registrar->options.max_peer_bytes) {
+        status = kvfi_fail(error, KVF_ERR_LIMIT, "peer %.300s (rank=%" PRId64 "): %zu peers and its rank info take %zu"
+                           " bytes, at most %" PRIu64 " are allowed", spec->instance_name, spec->instance_rank,
+                           registrar->count, bytes, registrar->options.max_peer_bytes);
+        goto done;
+    }
     if (!known) status = make_room(registrar, error);
     if (status != KVF_OK) goto done;
     added.hash = hash_identity(registrar->seed, spec->instance_name, spec->instance_rank);
@@ -262,6 +274,7 @@ static enum kvf_status store(struct kvf_trtllm_registrar *registrar, const kvf_t
         place(registrar->peers, registrar->capacity, &added);
         registrar->count++;
     }
+    registrar->peer_bytes = bytes;
 done:
     return status;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The registrar as a table: many peers, replacing, forgetting; warnings that are remembered. */
+#include "trtllm/rank.h"
 #include "trtllm/rank_kit.h"
 #include "trtllm/warn.h"
 
@@ -166,6 +167,35 @@ static void test_options(void **state)
     kvf_trtllm_rank_release(self);
 }
 
+/* What all peers take together is bounded, whoever they are; what is forgotten makes room. */
+static void test_memory(void **state)
+{
+    kvf_trtllm_rank *self = make("self", 0), *ranks[3];
+    struct kvf_trtllm_options options;
+    kvf_trtllm_registrar *registrar;
+    struct kvf_error error = {0};
+
+    (void)state;
+    kvf_trtllm_options_init(&options, sizeof options);
+    assert_int_equal(options.max_peer_bytes, 1 << 30);
+    for (int i = 0; i < 3; i++) ranks[i] = make("gen", i);
+    options.max_peer_bytes = 2 * kvfi_trt_rank_memory(ranks[0]);
+    assert_true(options.max_peer_bytes > 2 * 4096 && options.max_peer_bytes < 2 * 32768);
+    assert_int_equal(kvf_trtllm_registrar_create(self, &options, &registrar, NULL), KVF_OK);
+    for (int again = 0; again < 2; again++) {
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(kvf_trtllm_registrar_register(registrar, ranks[i], NULL, &error), KVF_OK);
+    }
+    assert_int_equal(kvf_trtllm_registrar_register(registrar, ranks[2], NULL, &error), KVF_ERR_LIMIT);
+    assert_non_null(strstr(error.text, "peer gen (rank=2): 2 peers and its rank info take "));
+    assert_int_equal(kvf_trtllm_registrar_count(registrar), 2);
+    assert_int_equal(kvf_trtllm_registrar_unregister(registrar, "gen", 0, &error), KVF_OK);
+    assert_int_equal(kvf_trtllm_registrar_register(registrar, ranks[2], NULL, &error), KVF_OK);
+    kvf_trtllm_registrar_destroy(registrar);
+    for (int i = 0; i < 3; i++) kvf_trtllm_rank_release(ranks[i]);
+    kvf_trtllm_rank_release(self);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -174,6 +204,7 @@ int main(void)
         cmocka_unit_test(test_again),
         cmocka_unit_test(test_warnings),
         cmocka_unit_test(test_options),
+        cmocka_unit_test(test_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

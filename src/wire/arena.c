@@ -28,6 +28,7 @@ static struct kvfi_arena_chunk *chunk_with_room(struct kvfi_arena *arena, size_t
     chunk->capacity = capacity;
     chunk->next = arena->chunks;
     arena->chunks = chunk;
+    arena->bytes += total;
     return chunk;
 }
 
@@ -63,4 +64,5 @@ void kvfi_arena_fini(struct kvfi_arena *arena)
         free(arena->chunks);
         arena->chunks = next;
     }
+    arena->bytes = 0;
 }

@@ -10,6 +10,7 @@ struct kvfi_arena_chunk;
 /** Zeroed is empty. */
 struct kvfi_arena {
     struct kvfi_arena_chunk *chunks;
+    size_t bytes; /* of all chunks */
 };
 
 /** Room for `count` elements, zeroed and aligned for any type; NULL when there is no memory or the product does not
