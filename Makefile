@@ -56,7 +56,7 @@ test-clang:
 
 test-upstream:
 	@scripts/install-deps.sh upstream
-	@scripts/build.sh build-upstream/build tests/mooncake/mooncake_host
+	@scripts/build.sh build-upstream/build tests/mooncake/mooncake_host src/cli/kvferry
 	@scripts/test-upstream.sh build-upstream/build
 
 fuzz-smoke:

@@ -30,7 +30,9 @@ if ! works; then
         fail "pip cannot install $wheel $version; is there a network? Nothing was tested. See $log"
     works || fail "$wheel $version is installed and does not load; is libibverbs1 there? See $log"
 fi
-KVF_UPSTREAM_PYTHON=$PWD/$venv/bin/python KVF_MOONCAKE_HOST=$(realpath "$build/tests/mooncake/mooncake_host")
-export KVF_UPSTREAM_PYTHON KVF_MOONCAKE_HOST
+KVF_UPSTREAM_PYTHON=$PWD/$venv/bin/python
+KVF_MOONCAKE_HOST=$(realpath "$build/tests/mooncake/mooncake_host")
+KVFERRY=$(realpath "$build/src/cli/kvferry")
+export KVF_UPSTREAM_PYTHON KVF_MOONCAKE_HOST KVFERRY
 echo "test-upstream: $wheel $version"
 /usr/bin/python3 tests/mooncake/upstream_test.py "$@"

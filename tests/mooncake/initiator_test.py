@@ -55,6 +55,7 @@ class Descriptor(Initiator):
                 "smallest": {"describe": without("buffers", "rdma_server_name", "timestamp", "tcp_data_host",
                                                  "tcp_proto_version")},
                 "no data host": {"publish_host": False}, "an empty data host": {"describe": with_(tcp_data_host="")},
+                "a data host where nobody is": {"describe": with_(tcp_data_host="127.0.0.99")},
                 "no name": {"describe": without("name")},
                 "unknown members": {"describe": with_(more={"a": [1, {"b": None}]}, capability="x" * 1000)},
                 "several protocols": {"describe": with_(protocol=["rdma", "tcp"])},

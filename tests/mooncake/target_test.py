@@ -606,6 +606,36 @@ class Data(Target):
         self.assertLess(time.monotonic() - start, 5)
         hand.close()
 
+    @staticmethod
+    def takes(port):
+        try:
+            connect(("127.0.0.1", port), 5).close()
+            return True
+        except OSError:
+            return False
+
+    def test_the_data_port_answers_whenever_the_handshake_port_does(self):
+        ports = []
+        for _ in range(2):
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                ports.append(free.getsockname()[1])
+        hand, data = ports
+        for _ in range(5):
+            stop, wrong = threading.Event(), []
+
+            def watch():
+                while not stop.is_set():
+                    if self.takes(hand) and not self.takes(data) and self.takes(hand):
+                        wrong.append("the handshake port alone")
+            watcher = threading.Thread(target=watch)
+            watcher.start()
+            engine = self.engine([KVFERRY_HOST], handshake_port=hand, data_port=data)
+            until(lambda: self.takes(hand), "it listens")
+            engine.end()
+            stop.set()
+            watcher.join()
+            self.assertEqual(wrong, [])
+
     def test_only_the_named_interface(self):
         engine, _ = self.start()
         with open("/proc/net/tcp", encoding="ascii") as file:

@@ -5,11 +5,16 @@
 scripts/test-upstream.sh says where the wheel's Python is (KVF_UPSTREAM_PYTHON). The wheel takes no ports, and no more
 than 2,048 ranges in one call.
 """
+import json
 import os
+from pathlib import Path
+import select
+import signal
+import subprocess
 import time
 import unittest
 
-from kit import Case, FOLDER, KVFERRY_HOST, PEER_HOST, moved, until
+from kit import Case, DEADLINE, FOLDER, KVFERRY_HOST, PEER_HOST, moved, noise, until
 from matrix import Matrix
 import peer
 
@@ -106,6 +111,74 @@ class WheelToKvferryVersion1(Case):
         ranges = [(at * 2001 + 3, at * 2000 + 1, 1999) for at in range(1000)]
         initiator.must("move", write=False, segment=target.segment, ranges=moved(False, local, remote, ranges))
         self.right(local, remote)
+
+
+class Command(Case):
+    """kvferry mooncake beside the wheel, and beside the wheel's own benchmark."""
+
+    @staticmethod
+    def run_command(*arguments):
+        done = subprocess.run([os.environ["KVFERRY"], "mooncake", *arguments], capture_output=True, text=True,
+                              timeout=DEADLINE, check=False)
+        if done.returncode != 0:
+            raise AssertionError(done.stderr)
+        return done.stdout
+
+    def serve(self, *arguments):
+        server = subprocess.Popen([os.environ["KVFERRY"], "mooncake", "serve", *arguments], stdout=subprocess.PIPE)
+        self.addCleanup(server.stdout.close)
+        self.addCleanup(server.wait)
+        self.addCleanup(server.kill)
+        if not select.select([server.stdout], [], [], DEADLINE)[0]:
+            raise AssertionError("no line within the deadline")
+        return server, json.loads(server.stdout.readline())
+
+    def test_probe_write_and_read(self):
+        target = self.engine(wheel())
+        region = self.region(target, 1 << 20)
+        found = json.loads(self.run_command("probe", target.segment, "--json"))
+        self.assertEqual((found["name"], found["protocol"], found["version"], found["data_ok"], found["probe"]),
+                         (target.segment, "tcp", 2, True, "answers"))
+        self.assertEqual(found["buffers"], [{"addr": region.address, "length": region.size}])
+        data, ranges = Path(self.folder, "data"), Path(self.folder, "ranges")
+        data.write_bytes(noise(100000, 3))
+        rows = [[at * 100, region.address + at * 200, 99] for at in range(1000)]
+        ranges.write_text(json.dumps(rows), encoding="ascii")
+        self.run_command("write", target.segment, "--file", str(data), "--ranges", str(ranges))
+        for at in range(1000):
+            region.model[at * 200:at * 200 + 99] = noise(100000, 3)[at * 100:at * 100 + 99]
+        self.right(region)
+        self.run_command("read", target.segment, "--file", str(data))
+        self.assertEqual(data.read_bytes(), region.bytes[:])
+
+    def test_serve(self):
+        out = Path(self.folder, "out")
+        server, said = self.serve("--bytes", "1MiB", "--out", str(out))
+        initiator = self.engine(wheel())
+        local = self.region(initiator, 1 << 20)
+        base = said["buffers"][0]["addr"]
+        ranges = [[local.address + at * 1000, base + at * 1000, 999] for at in range(1000)]
+        initiator.must("move", write=True, segment=said["segment"], ranges=ranges)
+        initiator.must("notify", segment=said["segment"], name="a", text="done",
+                       range=[local.address + 999, base + 999, 1])
+        self.assertEqual(json.loads(server.stdout.readline()), {"notify": {"name": "a", "text": "done"}})
+        server.send_signal(signal.SIGTERM)
+        self.assertEqual(server.wait(DEADLINE), 0)
+        got = out.read_bytes()
+        for at in range(1000):
+            self.assertEqual(got[at * 1000:at * 1000 + 999], local.bytes[at * 1000:at * 1000 + 999])
+
+    def test_its_own_benchmark(self):
+        _, said = self.serve("--bytes", "256MiB")
+        program = Path(os.environ["KVF_UPSTREAM_PYTHON"]).with_name("transfer_engine_bench")
+        for operation in ("write", "read"):
+            done = subprocess.run(
+                [program, "--mode=initiator", "--metadata_server=P2PHANDSHAKE", "--local_server_name=127.0.0.1",
+                 "--protocol=tcp", f"--segment_id={said['segment']}", f"--operation={operation}",
+                 "--block_size=65536", "--batch_size=32", "--threads=4", "--duration=1", "--buffer_size=67108864"],
+                env={**os.environ, "MC_FORCE_TCP": "1"}, capture_output=True, text=True, timeout=DEADLINE, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+            self.assertIn("batch count", done.stderr)
 
 
 class PeerToWheel(Wheel, Case):
