@@ -114,7 +114,8 @@ struct kvf_trtllm_worker_options {
     int64_t peer_refresh_ns;       /**< what an info endpoint said, also a refusal, holds so long; then it is asked
                                         again, before the next request or while one is under way. Default 30 s */
     int64_t settle_timeout_ns;     /**< memory that is not settled so long after its session ended is given up: OVERDUE,
-                                        nothing new is received, and it is never told settled. Default 0 = never */
+                                        and it is never told settled; after a receive's, nothing new is received.
+                                        Default 0 = never */
     int64_t stale_request_ns;      /**< requests for which no send session was opened are dropped after this time;
                                         default 120 s */
     int64_t max_sessions;          /**< in each direction; more are refused (KVF_ERR_LIMIT). Default 65536 */

@@ -136,7 +136,7 @@ enum kvf_status kvfi_senders_status(kvf_trtllm_worker *worker, int64_t rid, stru
         return kvfi_fail(error, KVF_ERR_NOT_FOUND, "request %" PRId64 " has no send session", rid);
     out->state = kvfi_send_session_state(session);
     out->status = session->life.state == KVFI_OFFER_FAILED ? (int32_t)session->life.reason : KVF_OK;
-    out->is_settled = session->block.state == KVFI_BLOCK_REUSABLE;
+    out->is_settled = session->block.state == KVFI_BLOCK_REUSABLE && !session->overdue_told;
     out->is_quarantined = session->overdue_told;
     out->by_peer = session->by_peer;
     out->expected = (int64_t)session->sink_count;

@@ -301,6 +301,7 @@ class Lives(Case):
         senders, receivers = self.sides(RECEIVES, model=model, src=src, dst=dst)
         move = self.move(senders, receivers, 45, aux=(1, 2), start_token=16)
         for rank in senders.ranks:
+            rank.until(lambda rank=rank: rank.count("REQUEST_DATA"), "request")
             raw = dict(rank.came)["REGISTER_RANK_INFO"][0]
             wanted = self.info_of(receivers.ranks[0], [receivers.ranks[0].ready["sender"]])
             self.assertEqual(raw, rank_info.pack(wanted))

@@ -288,6 +288,58 @@ static void test_in_doubt_for_ever(void **state)
     stage_close(&stage);
 }
 
+/* What was given up stays so, whatever is heard later; its rank is told all the same, and the session can be closed. */
+static void test_late_end_of_what_was_given_up(void **state)
+{
+    struct stage stage;
+
+    (void)state;
+    stage_init(&stage, 1);
+    stage.ctx.options.settle_timeout_ns = 20000000;
+    stage_start(&stage);
+    ctx_send_open(&stage.ctx, 10);
+    peer_ask(&stage.a, 10);
+    peer_silent(&stage.a);
+    assert_int_equal(ctx_piece(&stage.ctx, 10, 0, 8, 1), KVF_OK);
+    fake_tell(&stage.ctx.fake, 0, KVF_TRTLLM_AGENT_IN_DOUBT);
+    peer_kv(&stage.a, 10, IN_DOUBT, 1);
+    ctx_event(&stage.ctx, KVF_TRTLLM_EVENT_ENDED, 10);
+    ctx_event(&stage.ctx, KVF_TRTLLM_EVENT_OVERDUE, 10);
+    assert_int_equal(ctx_close_session(&stage.ctx, 10), KVF_ERR_AGAIN);
+    fake_tell(&stage.ctx.fake, 0, KVF_TRTLLM_AGENT_DONE);
+    peer_kv(&stage.a, 10, QUIESCED, 1);
+    ctx_no_event(&stage.ctx);
+    assert_int_equal(ctx_status(&stage.ctx, 10).is_quarantined, 1);
+    assert_int_equal(ctx_status(&stage.ctx, 10).is_settled, 0);
+    assert_int_equal(ctx_status(&stage.ctx, 10).status, KVF_ERR_IN_DOUBT);
+    assert_int_equal(ctx_close_session(&stage.ctx, 10), KVF_OK);
+    stage_close(&stage);
+}
+
+static void test_shutdown_waits_for_writes(void **state)
+{
+    struct stage stage;
+    struct kvf_trtllm_send send;
+    struct kvf_error error = {0};
+
+    (void)state;
+    stage_open(&stage, 1);
+    ctx_send_open(&stage.ctx, 11);
+    peer_ask(&stage.a, 11);
+    peer_silent(&stage.a);
+    assert_int_equal(ctx_piece(&stage.ctx, 11, 0, 8, 1), KVF_OK);
+    assert_int_equal(kvf_trtllm_worker_shutdown(stage.ctx.worker, 0, &error), KVF_ERR_TIMEOUT);
+    kvf_trtllm_send_init(&send, sizeof send);
+    send.rid = 12;
+    send.prompt_tokens = 8;
+    assert_int_equal(kvf_trtllm_worker_send_open(stage.ctx.worker, &send, &error), KVF_ERR_CLOSED);
+    assert_int_equal(ctx_cancel(&stage.ctx, 11), KVF_OK);
+    assert_int_equal(kvf_trtllm_worker_shutdown(stage.ctx.worker, 1000000, &error), KVF_ERR_TIMEOUT);
+    fake_tell(&stage.ctx.fake, 0, KVF_TRTLLM_AGENT_DONE);
+    assert_int_equal(kvf_trtllm_worker_shutdown(stage.ctx.worker, INT64_C(10000000000), &error), KVF_OK);
+    stage_close(&stage);
+}
+
 /* One rank that fails ends it for all: a sibling's running write still says its own word. */
 static void test_one_rank_fails(void **state)
 {
@@ -383,6 +435,8 @@ int main(void)
         cmocka_unit_test(test_in_doubt_then_over),
         cmocka_unit_test(test_in_doubt_after_a_cancel),
         cmocka_unit_test(test_in_doubt_for_ever),
+        cmocka_unit_test(test_late_end_of_what_was_given_up),
+        cmocka_unit_test(test_shutdown_waits_for_writes),
         cmocka_unit_test(test_one_rank_fails),
         cmocka_unit_test(test_submit_refused),
         cmocka_unit_test(test_timeout_is_no_end),

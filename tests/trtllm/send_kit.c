@@ -539,6 +539,7 @@ static void take_word(void *context, const struct kvfi_route *from, const struct
     word = (struct word){.tag = message.tag};
     switch (message.tag) {
     case KVFI_TRTLLM_KV_AGENT_RESULT:
+        assert_false(message.result.is_bounced);
         word.rid = message.result.rid;
         word.slice = message.result.slice;
         word.is_last = message.result.is_last;

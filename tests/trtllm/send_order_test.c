@@ -226,6 +226,7 @@ static void test_leftover_requests_expire(void **state)
     peer_init(&stage.a, "gen", 0, 0);
     peer_init(&stage.b, "gen", 1, 0);
     ctx_init(&stage.ctx, 1);
+    assert_true(stage.ctx.options.stale_request_ns == INT64_C(120000000000));
     stage.ctx.options.stale_request_ns = 50000000;
     ctx_open(&stage.ctx);
     peer_open(&stage.a, &stage.ctx);
@@ -286,6 +287,27 @@ static void test_one_group_is_expected(void **state)
     stage_close(&stage);
 }
 
+/* A bounce region that is offered is not used: bytes go in place, and the result has no tail. */
+static void test_a_bounce_region_is_left_alone(void **state)
+{
+    struct stage stage;
+    struct kvf_trtllm_blocks groups[1];
+    struct kvfi_trtllm_ask ask;
+
+    (void)state;
+    stage_open(&stage, 0);
+    ctx_send_open(&stage.ctx, 10);
+    assert_int_equal(ctx_piece(&stage.ctx, 10, 0, 8, 1), KVF_OK);
+    peer_ask_init(&stage.a, &ask, groups, 10);
+    ask.has_bounce = true;
+    ask.bounce_base = (uint64_t)(uintptr_t)stage.a.memory.bytes + 4096;
+    peer_ask_for(&stage.a, &ask);
+    peer_kv(&stage.a, 10, OK, 1);
+    peer_has_blocks(&stage.ctx, &stage.a, 0, 4);
+    for (size_t i = 4096; i < 6144; i++) assert_int_equal(stage.a.memory.bytes[i], 0xee);
+    stage_close(&stage);
+}
+
 /* Polling with nothing to do returns at once. */
 static void test_idle_rank(void **state)
 {
@@ -310,6 +332,7 @@ int main(void)
         cmocka_unit_test(test_a_slow_rank_delays_no_other),
         cmocka_unit_test(test_leftover_requests_expire),
         cmocka_unit_test(test_one_group_is_expected),
+        cmocka_unit_test(test_a_bounce_region_is_left_alone),
         cmocka_unit_test(test_idle_rank),
     };
 
