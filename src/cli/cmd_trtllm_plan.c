@@ -133,9 +133,9 @@ const struct cli_command cli_trtllm_plan_command = {
     .about = "Shows what TensorRT-LLM's native disaggregation would do between ranks of two instances: who asks whom,\n"
              "the verdict with its text, which view goes to which and by which mapper, who sends what, how many\n"
              "descriptors it posts; beside them kvferry's own boxes and runs. Each operand is a file with one rank,\n"
-             "a list of ranks, {\"ranks\": [...]} or a worker's SPEC (its \"src\" or \"dst\") in JSON, or one rank info\n"
-             "in MessagePack as a live server makes it; or a folder of such files. '-' reads standard input. A pair\n"
-             "that is refused exits with 3.",
+             "a list of ranks, {\"ranks\": [...]} or a worker's SPEC (its \"src\" or \"dst\") in JSON, or one rank\n"
+             "info in MessagePack as a live server makes it; or a folder of such files. '-' reads standard input.\n"
+             "A pair that is refused exits with 3.",
     .options = options,
     .examples = "  kvferry trtllm plan ctx.json gen.json\n"
                 "  kvferry trtllm plan ctx.msgpack gen.msgpack --tokens 8192\n"
