@@ -249,6 +249,20 @@ static int wait_a_while(struct trtllm_serve *serve, struct input *input, int sig
     return (waits[2].revents & (POLLIN | POLLHUP)) != 0 && !serve->stopping ? read_input(serve, input) : CLI_OK;
 }
 
+/** Says whose memory was waited for in vain. */
+static void tell_overdue(struct trtllm_serve *serve)
+{
+    for (size_t i = 0; i < serve->job_count; i++) {
+        struct trtllm_job *job = &serve->jobs[i];
+        if (!job->started || !job->ended || job->settled || job->lost)
+            continue;
+        job->lost = true;
+        trtllm_serve_tell(json_pack("{s:s, s:I, s:o}", "event", "overdue", "rid", (json_int_t)job->line.rid, "text",
+                                    json_sprintf("nobody has said within %g s that the writes into its memory are over",
+                                                 (double)serve->options->timeout_ns / 1e9)));
+    }
+}
+
 /** Runs until the input is at its end, every job is over and, with --meet, every rank of the instance is. */
 static int loop(struct trtllm_serve *serve, int signal_fd)
 {
@@ -269,6 +283,8 @@ static int loop(struct trtllm_serve *serve, int signal_fd)
         bool over = serve->input_ended && trtllm_serve_idle(serve, true);
         if (over && settle_deadline == 0)
             settle_deadline = cli_now_ns() + serve->options->timeout_ns;
+        if (over && cli_now_ns() > settle_deadline)
+            tell_overdue(serve);
         if (over && (trtllm_serve_idle(serve, false) || cli_now_ns() > settle_deadline)) {
             if (!told_done)
                 code = trtllm_meet_write(serve->command, &serve->meet, &serve->endpoints, true);

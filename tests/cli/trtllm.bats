@@ -427,6 +427,27 @@ LINES
     [[ $output == *'"event":"refused","status":"KVF_ERR_IDS","text":"group 0: block id 1 is 99'* ]]
     [ -s dump.0 ]
 }
+@test "worker: a context rank dies before it sends" {
+    ranks ctx 2 indexed ctx.json
+    ranks gen 1 indexed gen.json
+    member ctx.json src '{"requests": [{"rid": 7, "prompt": 90, "hold": true, "blocks": [[5, 9, 2, 19, 11, 0]]}]}'
+    member gen.json dst "$receives"
+    mkdir meet
+    for r in 0 1; do
+        "$kvferry" trtllm worker --role context ctx.json --rank $r --meet meet >ctx$r.out &
+        pids[r]=$!
+    done
+    "$kvferry" trtllm worker --role generation gen.json --meet meet --timeout 2 >gen.out &
+    local gen=$!
+    tail -f -n +1 ctx1.out | grep -m1 '"event":"asked"'
+    kill -9 "${pids[1]}"
+    status=0
+    wait $gen || status=$?
+    wait "${pids[0]}" || true
+    [ "$status" -eq 1 ]
+    grep '"state":"error".*"text":"KV transfer timed out for request 7 after 2000 ms: context rank' gen.out
+    grep '"event":"overdue","rid":7,"text":"nobody has said within 2 s that the writes' gen.out
+}
 @test "worker: nobody asks" {
     ranks ctx 1 indexed ctx.json
     member ctx.json src '{"requests": [{"rid": 7, "prompt": 20, "blocks": [[1, 2]]}]}'
