@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/trtllm_memory.h"
@@ -196,7 +197,7 @@ int trtllm_memory_dump(const struct cli_command *command, const struct trtllm_me
         goto done;
     snprintf(temporary, room, "%s.XXXXXX", path);
     fd = mkstemp(temporary);
-    file = fd >= 0 ? fdopen(fd, "wb") : NULL;
+    file = fd >= 0 && fchmod(fd, 0644) == 0 ? fdopen(fd, "wb") : NULL;
     for (size_t i = 0; file != NULL && i < memory->count; i++) {
         if (memory->regions[i].base != NULL)
             put += fwrite(memory->regions[i].base, 1, (size_t)memory->regions[i].bytes, file);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The SPEC of `kvferry trtllm worker`. */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -104,22 +105,28 @@ static int name_files(const struct cli_command *command, struct trtllm_spec *spe
     return code;
 }
 
-/** "HOST" or "HOST:PORT". */
+/** Takes "1.2.3.4", "1.2.3.4:5", "::1" or "[::1]:5" apart: the address without brackets. False when it is none. */
+static bool split_endpoint(const char *text, char *host, size_t room, int64_t *port)
+{
+    unsigned char address[sizeof(struct in6_addr)];
+    const char *colon = inet_pton(AF_INET6, text, address) == 1 ? NULL : strrchr(text, ':');
+    bool brackets = text[0] == '[' && colon != NULL && colon > text + 1 && colon[-1] == ']';
+    size_t bytes = (colon != NULL ? (size_t)(colon - text) : strlen(text)) - (brackets ? 2 : 0);
+    char *end = NULL;
+    *port = colon != NULL ? strtol(colon + 1, &end, 10) : 0;
+    if (bytes >= room || (colon != NULL && (end == colon + 1 || *end != '\0')) || *port < 0 || *port > 65535)
+        return false;
+    memcpy(host, text + (brackets ? 1 : 0), bytes);
+    host[bytes] = '\0';
+    return inet_pton(strchr(host, ':') != NULL ? AF_INET6 : AF_INET, host, address) == 1;
+}
+
 static bool take_endpoint(struct json_take *take, const json_t *root, struct trtllm_spec *spec)
 {
     const char *text = "127.0.0.1";
-    if (!json_take_text(take, root, "endpoint", &text))
-        return false;
-    const char *colon = strrchr(text, ':');
-    size_t bytes = colon != NULL ? (size_t)(colon - text) : strlen(text);
-    char *end = NULL;
-    spec->port = colon != NULL ? strtol(colon + 1, &end, 10) : 0;
-    if (bytes == 0 || bytes >= sizeof(spec->host) || strstr(text, "://") != NULL ||
-        (colon != NULL && (end == colon + 1 || *end != '\0' || spec->port < 0 || spec->port > 65535)))
-        return json_take_wrong(take, "endpoint", "\"%.80s\" is neither HOST nor HOST:PORT", text);
-    memcpy(spec->host, text, bytes);
-    spec->host[bytes] = '\0';
-    return true;
+    return json_take_text(take, root, "endpoint", &text) &&
+           (split_endpoint(text, spec->host, sizeof(spec->host), &spec->port) ||
+            json_take_wrong(take, "endpoint", "\"%.80s\" is no numeric address, alone or with :PORT", text));
 }
 
 static bool take_members(struct json_take *take, int role, struct trtllm_spec *spec)

@@ -410,6 +410,10 @@ LINES
     matches trtllm-spec-endpoint trtllm worker --role generation gen.json
     member gen.json dst '{"endpoint": "tcp://127.0.0.1:5"}'
     matches trtllm-spec-scheme trtllm worker --role generation gen.json
+    for address in 127.0.0.1:0 ::1 '[::1]:0'; do
+        member gen.json dst '{"endpoint": "'"$address"'"}'
+        "$kvferry" trtllm worker --role generation gen.json </dev/null || [ $? -eq 1 ] # a host may have no IPv6
+    done
     member gen.json dst '{"endpoint": "127.0.0.1", "dump": "none/%r"}'
     matches trtllm-spec-dump trtllm worker --role generation gen.json
     ranks gen 1 indexed gen.json 'rank["table"]["pools"][0][0]["slots"] = 1 << 60'
