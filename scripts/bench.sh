@@ -12,3 +12,4 @@ for program in "$folder"/bench/bench-*; do
         "$program" || echo "{\"bench\": \"${program##*/bench-}\", \"failed\": true}"
     fi
 done
+scripts/bench-mooncake.sh "$folder" || echo '{"bench": "mooncake", "failed": true}'
