@@ -92,21 +92,37 @@ static int choose_tokens(const struct cli_command *command, struct trtllm_pairs 
     return CLI_OK;
 }
 
+/** Whom a destination rank asks: upstream's writers, or all whose layers it holds when planned natively. */
+static bool list_writers(const struct trtllm_pairs *pairs, size_t dst, struct trtllm_reader_row *out)
+{
+    struct kvf_error error = {.position = -1};
+    struct kvf_trtllm_options options;
+    kvf_trtllm_registrar *registrar = NULL;
+    kvf_trtllm_rank *self = pairs->dst.ranks[dst], *peer = pairs->src.ranks[0];
+
+    kvf_trtllm_options_init(&options, sizeof(options));
+    options.flags = pairs->request->native ? 0 : KVF_TRTLLM_STRICT_UPSTREAM;
+    if (kvf_trtllm_registrar_create(self, &options, &registrar, &error) != KVF_OK)
+        return false;
+    if (kvf_trtllm_registrar_overlap(registrar, peer, pairs->dp, &out->overlap, NULL, 0, &error) != KVF_OK)
+        out->overlap = (struct kvf_trtllm_overlap){.duplicate_head_factor = 1, .peer_duplicate_head_factor = 1};
+    out->writers = calloc(out->overlap.rank_count + 1, sizeof(*out->writers));
+    if (out->writers != NULL && out->overlap.rank_count > 0)
+        kvf_trtllm_registrar_overlap(registrar, peer, pairs->dp, &out->overlap, out->writers,
+                                     out->overlap.rank_count, &error);
+    kvf_trtllm_registrar_destroy(registrar);
+    return out->writers != NULL;
+}
+
 /** What a destination rank asks for, and whether it would ask at all. */
 static bool ask(const struct trtllm_pairs *pairs, size_t dst, struct trtllm_reader_row *out)
 {
     struct kvf_error error = {.position = -1};
     kvf_trtllm_registrar *registrar = NULL;
     kvf_trtllm_rank *self = pairs->dst.ranks[dst], *peer = pairs->src.ranks[0];
-    if (kvf_trtllm_get_overlap(self, peer, pairs->dp, &out->overlap, NULL, 0, &error) != KVF_OK)
-        out->overlap = (struct kvf_trtllm_overlap){.duplicate_head_factor = 1, .peer_duplicate_head_factor = 1};
-    out->writers = calloc(out->overlap.rank_count + 1, sizeof(*out->writers));
-    if (out->writers == NULL ||
-        kvf_trtllm_registrar_create(self, NULL, &registrar, &error) != KVF_OK)
+
+    if (!list_writers(pairs, dst, out) || kvf_trtllm_registrar_create(self, NULL, &registrar, &error) != KVF_OK)
         return false;
-    if (out->overlap.rank_count > 0)
-        kvf_trtllm_get_overlap(self, peer, pairs->dp, &out->overlap, out->writers, out->overlap.rank_count,
-                               &error);
     if (kvf_trtllm_registrar_check_sender(registrar, peer, 0, &error) != KVF_OK) {
         snprintf(out->blind_text, sizeof(out->blind_text), "%s", error.text);
     } else if (kvf_trtllm_registrar_check_sender(registrar, peer, 1, &error) != KVF_OK) {
