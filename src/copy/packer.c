@@ -192,8 +192,3 @@ int64_t kvfi_packer_position(const kvf_packer *packer)
 {
     return packer->position_bytes;
 }
-
-int64_t kvfi_packer_total(const kvf_packer *packer)
-{
-    return packer->total_bytes;
-}

@@ -25,8 +25,7 @@ int64_t kvfi_packer_run_left(kvf_packer *packer);
 size_t kvfi_packer_iovecs(kvf_packer *packer, struct iovec *iovecs, size_t capacity, int64_t max_bytes,
                           int64_t shortest_bytes, int64_t *bytes);
 
-/** Packed offset of the next byte, and bytes of the whole binding. */
+/** Packed offset of the next byte. */
 int64_t kvfi_packer_position(const kvf_packer *packer);
-int64_t kvfi_packer_total(const kvf_packer *packer);
 
 #endif

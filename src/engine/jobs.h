@@ -149,8 +149,6 @@ struct kvfi_request {
 struct kvfi_offer_job *kvfi_offer_find(kvf_engine *engine, const char *transfer, int64_t attempt);
 void kvfi_offer_begin(kvf_engine *engine, struct kvfi_offer_job *offer);
 void kvfi_offer_feed(kvf_engine *engine, struct kvfi_offer_job *offer, int kind, enum kvf_status status, int64_t value);
-void kvfi_offer_fail(kvf_engine *engine, struct kvfi_offer_job *offer, enum kvf_status status, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
 void kvfi_offer_block(kvf_engine *engine, struct kvfi_offer_job *offer, int kind);
 void kvfi_offer_ready(kvf_engine *engine, struct kvfi_offer_job *offer, int64_t layer_first, int64_t layer_end,
                       int64_t ready_tokens);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The source side of a transfer: from the command to its two last events. */
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,18 +107,6 @@ void kvfi_offer_feed(kvf_engine *engine, struct kvfi_offer_job *offer, int kind,
             break;
         }
     }
-}
-
-void kvfi_offer_fail(kvf_engine *engine, struct kvfi_offer_job *offer, enum kvf_status status, const char *format, ...)
-{
-    va_list arguments;
-
-    if (kvfi_offer_ended(&offer->life))
-        return;
-    va_start(arguments, format);
-    vsnprintf(offer->text, sizeof offer->text, format, arguments);
-    va_end(arguments);
-    kvfi_offer_feed(engine, offer, KVFI_OFFER_ON_FAIL, status, 0);
 }
 
 static void expire_text(struct kvfi_offer_job *offer)

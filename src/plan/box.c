@@ -160,7 +160,9 @@ static bool stack_all(struct kvf_box *boxes, size_t *count, struct kvf_box **ord
     return kept != before;
 }
 
-bool kvfi_boxes_join(const struct kvf_plan *plan, struct kvf_box *boxes, size_t *count, bool across_gaps)
+/* Joins boxes, sorted by place, in place: concatenates and stacks until nothing changes. Returns false when there is no
+ * memory. */
+static bool join_boxes(const struct kvf_plan *plan, struct kvf_box *boxes, size_t *count, bool across_gaps)
 {
     struct kvf_box **order = kvfi_alloc_array(*count, sizeof *order);
     bool changed = order != NULL && *count > 1;
@@ -268,7 +270,7 @@ enum kvf_status kvfi_boxes_make(const struct kvf_plan *plan, const struct kvfi_t
     if (!boxes) goto no_memory;
     for (size_t i = 0; i < count && fits; i++) fits = start_box(&rows[i], shape, &boxes[i]);
     if (!fits) goto overflow;
-    if (!kvfi_boxes_join(plan, boxes, &count, shape->whole && (plan->flags & KVF_PLAN_BRIDGE_GAPS))) goto no_memory;
+    if (!join_boxes(plan, boxes, &count, shape->whole && (plan->flags & KVF_PLAN_BRIDGE_GAPS))) goto no_memory;
     if (shape->whole && (plan->flags & KVF_PLAN_PROMOTE_ROW)) promote_rows(plan, boxes, count);
     smaller = realloc(boxes, (count ? count : 1) * sizeof *boxes);
     if (smaller) boxes = smaller;

@@ -60,11 +60,3 @@ bool kvfi_box_bytes(const struct kvf_box *box, int64_t *bytes)
     if (ok) *bytes = product;
     return ok;
 }
-
-int kvfi_place_order(const int64_t a[4], const int64_t b[4])
-{
-    int order = 0;
-
-    for (int i = 0; i < 4 && order == 0; i++) order = (a[i] > b[i]) - (a[i] < b[i]);
-    return order;
-}

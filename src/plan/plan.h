@@ -109,16 +109,9 @@ void kvfi_loops_sort(struct kvf_loop *loops, int64_t loop_count);
 /** Bytes of one expansion of a box: run times loop counts. Returns false when they do not fit. */
 bool kvfi_box_bytes(const struct kvf_box *box, int64_t *bytes);
 
-/** Order of boxes and patches: destination pool and offset, then source pool and offset. */
-int kvfi_place_order(const int64_t a[4], const int64_t b[4]);
-
 /** Makes the boxes of a shape for a track's patches. Fills `folded` (free its boxes with free) on success. */
 enum kvf_status kvfi_boxes_make(const struct kvf_plan *plan, const struct kvfi_track *track,
                                 const struct kvf_shape *shape, struct kvfi_folded *folded, struct kvf_error *error);
-
-/** Joins an array of boxes, sorted by place, in place: concatenates and stacks until nothing changes. Returns false
- *  when there is no memory. `bridge` also joins across equal gaps. */
-bool kvfi_boxes_join(const struct kvf_plan *plan, struct kvf_box *boxes, size_t *count, bool bridge);
 
 /** True when some track is state or a ring: what KVF_BIND_NO_STATE leaves out. `*rings`: some track is a ring. */
 bool kvfi_plan_is_stateful(const struct kvf_plan *plan, bool *rings);

@@ -381,22 +381,22 @@ static void check_restricted(const struct subject *subject)
     char restricted_text[KVF_FINGERPRINT_TEXT_BYTES], anew_text[KVF_FINGERPRINT_TEXT_BYTES];
     kvf_layout *src = kit_layout(&subject->src), *dst = kit_layout(&subject->dst);
     struct kvf_cell cells[ROLES * LAYERS];
-    struct kvf_share *share = NULL, *part = NULL;
+    struct kvf_share *share = NULL;
+    size_t count = 0;
     kvf_plan *restricted = NULL, *anew = NULL;
 
-    for (int i = 0; i < ROLES * LAYERS; i++)
-        cells[i] = (struct kvf_cell){role_names[i / LAYERS], i % LAYERS, 0, subject->roles[i / LAYERS].units, 0,
-                                     subject->roles[i / LAYERS].row};
-    assert_int_equal(kvfi_share_create(cells, ROLES * LAYERS, &share, NULL), KVF_OK);
-    assert_int_equal(kvfi_share_restrict(share, first, end, &part, NULL), KVF_OK);
-    assert_int_equal(kvf_plan_create(src, dst, part, NULL, &anew, NULL), KVF_OK);
+    for (int role = 0; role < ROLES; role++)
+        for (int64_t layer = first; layer < end; layer++)
+            cells[count++] = (struct kvf_cell){role_names[role], layer, 0, subject->roles[role].units, 0,
+                                               subject->roles[role].row};
+    assert_int_equal(kvfi_share_create(cells, count, &share, NULL), KVF_OK);
+    assert_int_equal(kvf_plan_create(src, dst, share, NULL, &anew, NULL), KVF_OK);
     assert_int_equal(kvf_plan_restrict(subject->plan, first, end, &restricted, NULL), KVF_OK);
     assert_int_equal(kvf_plan_fingerprint(anew, anew_text), KVF_OK);
     assert_int_equal(kvf_plan_fingerprint(restricted, restricted_text), KVF_OK);
     assert_string_equal(restricted_text, anew_text);
     kvf_plan_release(restricted);
     kvf_plan_release(anew);
-    kvfi_share_destroy(part);
     kvfi_share_destroy(share);
     kvf_layout_release(dst);
     kvf_layout_release(src);

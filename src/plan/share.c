@@ -106,26 +106,6 @@ const struct kvf_cell *kvfi_share_find(const struct kvf_share *share, const char
     return share->cells + low;
 }
 
-enum kvf_status kvfi_share_restrict(const struct kvf_share *share, int64_t layer_first, int64_t layer_end,
-                                    struct kvf_share **out, struct kvf_error *error)
-{
-    enum kvf_status status;
-    struct kvf_cell *kept = kvfi_alloc_array(share->count, sizeof *kept);
-    size_t count = 0;
-
-    if (!kept) {
-        status = kvfi_fail_memory(error, "share");
-        goto done;
-    }
-    for (size_t i = 0; i < share->count; i++) {
-        if (share->cells[i].layer >= layer_first && share->cells[i].layer < layer_end) kept[count++] = share->cells[i];
-    }
-    status = kvfi_share_create(kept, count, out, error);
-done:
-    free(kept);
-    return status;
-}
-
 size_t kvf_share_count(const kvf_share *share)
 {
     return share->count;

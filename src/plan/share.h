@@ -23,8 +23,4 @@ void kvfi_share_destroy(struct kvf_share *share);
 /** Finds the cells of one role and layer by binary search: `*count` of them from the returned one on; 0 when none. */
 const struct kvf_cell *kvfi_share_find(const struct kvf_share *share, const char *role, int64_t layer, size_t *count);
 
-/** Keeps the cells of layers [layer_first, layer_end). @param out  returned (free with kvfi_share_destroy) */
-enum kvf_status kvfi_share_restrict(const struct kvf_share *share, int64_t layer_first, int64_t layer_end,
-                                    struct kvf_share **out, struct kvf_error *error);
-
 #endif

@@ -9,7 +9,7 @@ static int64_t at_least_one(int64_t value)
     return value > 1 ? value : 1;
 }
 
-bool kvfi_trt_attention_dp(const struct kvf_trtllm_rank_spec *rank)
+static bool attention_dp(const struct kvf_trtllm_rank_spec *rank)
 {
     return rank->attention && rank->attention->enable_attention_dp;
 }
@@ -23,7 +23,7 @@ int64_t kvfi_trt_group_tp(const struct kvf_trtllm_rank_spec *rank)
 {
     int64_t size = rank->tp_size;
 
-    if (kvfi_trt_attention_dp(rank)) size /= at_least_one(rank->dp_size);
+    if (attention_dp(rank)) size /= at_least_one(rank->dp_size);
     return at_least_one(size);
 }
 
@@ -31,7 +31,7 @@ void kvfi_trt_state_tp(const struct kvf_trtllm_rank_spec *rank, int64_t *size, i
 {
     *size = 1;
     *number = 0;
-    if (kvfi_trt_attention_dp(rank)) return;
+    if (attention_dp(rank)) return;
     *size = at_least_one(rank->tp_size) * at_least_one(rank->cp_size);
     *number = rank->tp_rank * at_least_one(rank->cp_size) + rank->cp_rank;
 }

@@ -13,8 +13,7 @@ int64_t kvfi_trt_group_tp(const struct kvf_trtllm_rank_spec *rank);
 /** Size and rank of the grid that recurrent state is cut over: 1 and 0 under attention DP, TP by CP otherwise. */
 void kvfi_trt_state_tp(const struct kvf_trtllm_rank_spec *rank, int64_t *size, int64_t *number);
 
-/** Whether a rank runs attention DP; whether its cache is key-only. */
-bool kvfi_trt_attention_dp(const struct kvf_trtllm_rank_spec *rank);
+/** Whether a rank's cache is key-only. */
 bool kvfi_trt_key_only(const struct kvf_trtllm_rank_spec *rank);
 
 /** Duplication factors of the two rank-wide head counts. */

@@ -64,11 +64,6 @@ enum kvf_status kvfi_trt_side_layout(const struct kvfi_trt_side *side, kvf_layou
 const char *kvfi_trt_role_name(const struct kvfi_trt_view *view, size_t number, int64_t part,
                                char text[KVFI_TRT_ROLE_BYTES]);
 
-/** Adds a view pair's parts to both sides: strict, as its mapper says. The ring groups are where a ring pair lives. */
-enum kvf_status kvfi_trt_parts_add(struct kvfi_trt_side *src, struct kvfi_trt_side *dst,
-                                   const struct kvfi_trt_mapper *mapper, size_t number, size_t src_ring_group,
-                                   size_t dst_ring_group, struct kvf_error *error);
-
 /** Plans what a strict pair's views mark as planned; `pair->plan` stays NULL when none is. */
 enum kvf_status kvfi_trt_strict_plan(kvf_trtllm_pair *pair, struct kvf_error *error);
 

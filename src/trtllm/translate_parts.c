@@ -165,9 +165,10 @@ static enum kvf_status add_mapper(const struct adder *at)
     return status;
 }
 
-enum kvf_status kvfi_trt_parts_add(struct kvfi_trt_side *src, struct kvfi_trt_side *dst,
-                                   const struct kvfi_trt_mapper *mapper, size_t number, size_t src_ring_group,
-                                   size_t dst_ring_group, struct kvf_error *error)
+/* Adds a view pair's parts to both sides, as its mapper says. The ring groups are where a ring pair lives. */
+static enum kvf_status add_parts(struct kvfi_trt_side *src, struct kvfi_trt_side *dst,
+                                 const struct kvfi_trt_mapper *mapper, size_t number, size_t src_ring_group,
+                                 size_t dst_ring_group, struct kvf_error *error)
 {
     struct adder at = {.sides = {src, dst}, .mapper = mapper, .ring_group = {src_ring_group, dst_ring_group},
                        .number = number, .error = error};
@@ -223,8 +224,8 @@ static enum kvf_status add_views(struct kvfi_trt_side sides[2], const kvf_trtllm
         if (!view->planned) continue;
         status = kvfi_trt_mapper_init(&mapper, pair->self, pair->peer, &view->key, error);
         if (status == KVF_OK)
-            status = kvfi_trt_parts_add(&sides[0], &sides[1], &mapper, i, sides[0].table->group_count + view->ring,
-                                        sides[1].table->group_count + view->ring, error);
+            status = add_parts(&sides[0], &sides[1], &mapper, i, sides[0].table->group_count + view->ring,
+                               sides[1].table->group_count + view->ring, error);
         kvfi_trt_mapper_fini(&mapper);
     }
     return status;

@@ -233,21 +233,16 @@ void kvfi_send_sink_feed(struct kvfi_send_sink *sink, int kind, enum kvf_status 
 void kvfi_send_sink_fail(struct kvfi_send_sink *sink, const struct kvf_error *error);
 /** Begins with a request, which is taken. */
 void kvfi_send_sink_begin(struct kvfi_send_sink *sink, struct kvfi_send_peer *peer, struct kvfi_trtllm_ask *ask);
-void kvfi_send_sink_unlink(struct kvfi_send_sink *sink);
 void kvfi_send_sink_fini(struct kvfi_send_sink *sink);
 void kvfi_send_sink_say_kv(struct kvfi_send_sink *sink, int word, bool is_last, int64_t bytes);
 void kvfi_send_sink_say_aux(struct kvfi_send_sink *sink, int word);
 /** Says that the write that is out is in doubt: once. */
 void kvfi_send_sink_say_doubt(struct kvfi_send_sink *sink);
-/** Ends the session, unless it has ended, because of this sink. */
-void kvfi_send_sink_end_session(struct kvfi_send_sink *sink);
 
 /* ---- send_post.c ---------------------------------------------------------------------------------------------- */
 
 /** Posts what can be posted now. */
 void kvfi_send_pump(struct kvfi_send_sink *sink);
-/** Goes on with the sinks that wait for this peer. */
-void kvfi_send_pump_peer(struct kvfi_send_peer *peer);
 void kvfi_send_unqueue(struct kvfi_send_sink *sink);
 void kvfi_send_on_write(struct kvfi_senders *senders, struct kvfi_send_write *write,
                         const struct kvf_trtllm_agent_event *event);

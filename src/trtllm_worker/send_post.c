@@ -40,7 +40,8 @@ void kvfi_send_unqueue(struct kvfi_send_sink *sink)
     sink->queued = false;
 }
 
-void kvfi_send_pump_peer(struct kvfi_send_peer *peer)
+/* Goes on with the sinks that wait for this peer. */
+static void pump_peer(struct kvfi_send_peer *peer)
 {
     while (peer->queue_head != NULL && peer->writes_out < KVFI_SEND_PEER_WRITES) {
         struct kvfi_send_sink *sink = peer->queue_head;
@@ -304,5 +305,5 @@ void kvfi_send_on_write(struct kvfi_senders *senders, struct kvfi_send_write *wr
         kvfi_send_sink_feed(sink, KVFI_SINK_ON_POSTED, status, 0);
     }
     kvfi_send_pump(sink);
-    kvfi_send_pump_peer(peer);
+    pump_peer(peer);
 }

@@ -76,7 +76,8 @@ static void say_quiet(struct kvfi_send_sink *sink)
 
 /* ---- the machine ------------------------------------------------------------------------------------------------- */
 
-void kvfi_send_sink_end_session(struct kvfi_send_sink *sink)
+/* Ends the session, unless it has ended, because of this sink. */
+static void end_session(struct kvfi_send_sink *sink)
 {
     struct kvfi_send_session *session = sink->session;
 
@@ -112,7 +113,7 @@ static void act(struct kvfi_send_sink *sink, int action)
         kvfi_send_session_feed(sink->session, KVFI_OFFER_ON_SINK_DONE, KVF_OK, 0);
         break;
     case KVFI_SINK_DO_END_FAILED:
-        kvfi_send_sink_end_session(sink);
+        end_session(sink);
         break;
     default: /* connecting needs nothing, writes are not broken off, and the last SUCCESS is said with the last write */
         break;
@@ -141,7 +142,7 @@ void kvfi_send_sink_fail(struct kvfi_send_sink *sink, const struct kvf_error *er
         return;
     memcpy(sink->text, error->text, sizeof sink->text);
     kvfi_send_sink_feed(sink, KVFI_SINK_ON_FAIL, (enum kvf_status)error->status, 0);
-    kvfi_send_sink_end_session(sink); /* also when a write of it is still out */
+    end_session(sink); /* also when a write of it is still out */
 }
 
 /* ---- beginning and end ------------------------------------------------------------------------------------------- */
@@ -157,7 +158,7 @@ static void link_sink(struct kvfi_send_sink *sink, struct kvfi_send_peer *peer)
     peer->uses++;
 }
 
-void kvfi_send_sink_unlink(struct kvfi_send_sink *sink)
+static void unlink_sink(struct kvfi_send_sink *sink)
 {
     struct kvfi_send_peer *peer = sink->peer;
 
@@ -203,7 +204,7 @@ void kvfi_send_sink_fini(struct kvfi_send_sink *sink)
 {
     if (sink->write != NULL)
         kvfi_send_write_destroy(sink->session->worker->senders, sink->write);
-    kvfi_send_sink_unlink(sink);
+    unlink_sink(sink);
     kvf_trtllm_pair_release(sink->pair);
     kvfi_trtllm_ask_fini(&sink->ask);
 }
