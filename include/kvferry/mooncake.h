@@ -181,7 +181,7 @@ enum kvf_mooncake_transfer_flag {
  *
  *  With data protocol 2 a written range is DONE when the peer says that it is in its memory. With protocol 1 it is when
  *  the peer read all of it and closed in order. Ranges may be moved in any order and over several connections; a range
- *  whose connection was found closed before it was read is sent again.
+ *  whose connection the peer closed before it answered is sent again, unless it was the only one under way there.
  *
  *  @param outcomes  NULL, or room for `count` of enum kvf_mooncake_outcome, written in every case but
  *                   KVF_ERR_INVALID_ARGUMENT and KVF_ERR_NOT_FOUND

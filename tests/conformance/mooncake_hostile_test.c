@@ -382,7 +382,8 @@ enum manner {
     SERVES_TWO,        /* protocol 2, closes behind the second answer */
     TALKS_NONSENSE,    /* protocol 2, the answer is none */
     SAYS_NOTHING,      /* protocol 2, reads and does not answer */
-    DIES               /* protocol 2, closes in the middle of the first request */
+    DIES,              /* protocol 2, closes in the middle of the first request */
+    RESETS_AT_13       /* protocol 2, closes on a request of 13 bytes without reading it */
 };
 
 struct peer {
@@ -433,7 +434,7 @@ static bool serve_one(const struct peer *peer, int fd)
 
     if (read_to_end(fd, header, sizeof header) != sizeof header || !kvfi_moon_parse_header(header, &request))
         return false;
-    if (peer->manner == DIES) return false;
+    if (peer->manner == DIES || (peer->manner == RESETS_AT_13 && request.bytes == 13)) return false;
     if (kvfi_moon_is_write(request.opcode)) {
         if (read_to_end(fd, body, request.bytes) != (ssize_t)request.bytes) return false;
         memcpy((void *)(uintptr_t)request.address, body, request.bytes);
@@ -463,7 +464,7 @@ static void *be_peer(void *argument)
         if (!waits[2].revents) continue;
         fd = accept(peer->data, NULL, NULL);
         peer->connections++;
-        while (serve_one(peer, fd) && peer->manner > SERVES_ONE && ++served < 2) {}
+        while (serve_one(peer, fd) && peer->manner > SERVES_ONE && (peer->manner == RESETS_AT_13 || ++served < 2)) {}
         close(fd);
     }
 }
@@ -583,6 +584,40 @@ static void test_bad_answers(void **state)
     }
 }
 
+/* A request on which the peer resets takes no answer of the others with it: they are asked for again. */
+static void test_reset_amid_others(void **state)
+{
+    static unsigned char far[4096];
+    enum { COUNT = 40, BAD = 17 };
+    struct kvf_mooncake_options options = options_of(5000);
+    struct kvf_mooncake_range ranges[COUNT];
+    struct kvf_error error = {.text = ""};
+    uint8_t outcomes[COUNT];
+    kvf_mooncake *engine;
+    struct peer peer;
+    int64_t segment;
+
+    (void)state;
+    options.initiator_only = 1;
+    options.lanes = 1;
+    engine = open_engine(&options);
+    peer_init(&peer, RESETS_AT_13);
+    segment = open_peer(engine, &peer);
+    for (size_t i = 0; i < COUNT; i++)
+        ranges[i] = (struct kvf_mooncake_range){(uint64_t)(uintptr_t)memory + i * 100,
+                                                (uint64_t)(uintptr_t)far + i * 100, i == BAD ? 13 : 90};
+    memset(memory, 0x77, sizeof memory);
+    assert_int_equal(kvf_mooncake_write(engine, segment, ranges, COUNT, 0, PATIENCE, outcomes, &error),
+                     KVF_ERR_PEER_LOST);
+    if (!strstr(error.text, "range 17: ")) fail_msg("%s", error.text);
+    kvf_mooncake_close(engine);
+    peer_fini(&peer);
+    for (size_t i = 0; i < COUNT; i++) {
+        assert_int_equal(outcomes[i], i == BAD ? KVF_MOONCAKE_IN_DOUBT : KVF_MOONCAKE_DONE);
+        for (size_t j = 0; j < 90; j++) assert_int_equal(far[i * 100 + j], i == BAD ? 0 : 0x77);
+    }
+}
+
 /* A peer that is back with another data port is found; one that is gone fails at once. */
 static void test_restarts(void **state)
 {
@@ -622,7 +657,8 @@ int main(void)
         cmocka_unit_test(test_too_many_connections), cmocka_unit_test(test_bad_handshakes),
         cmocka_unit_test(test_stalled_handshakes), cmocka_unit_test(test_notifies_are_bounded),
         cmocka_unit_test(test_no_descriptors), cmocka_unit_test(test_closing_peers),
-        cmocka_unit_test(test_bad_answers), cmocka_unit_test(test_restarts)};
+        cmocka_unit_test(test_bad_answers), cmocka_unit_test(test_reset_amid_others),
+        cmocka_unit_test(test_restarts)};
 
     return cmocka_run_group_tests_name("mooncake hostile", tests, NULL, NULL);
 }

@@ -22,12 +22,20 @@ static void note_failure(struct kvfi_moon_job *job, uint64_t index, enum kvf_sta
     kvfi_fail(&job->error, status, "%s", text);
 }
 
+/* A range that is not begun again. */
+static void leave(struct kvfi_moon_job *job, const struct kvfi_moon_item *item)
+{
+    if (!item->begun || !job->is_write) return;
+    job->in_doubt++;
+    if (job->ended) job->ended(job->context, item->index, KVF_MOONCAKE_IN_DOUBT);
+}
+
 void kvfi_moon_job_halt(struct kvfi_moon_job *job, enum kvf_status status, const char *text)
 {
     if (status != KVF_OK) note_failure(job, UINT64_MAX, status, text);
     if (job->halted) return;
     job->halted = true;
-    job->again_count = 0;
+    while (job->again_count > 0) leave(job, &job->again[--job->again_count]);
     job->ending_ns = kvfi_now_ns() + ENDING_NS;
     if (job->limit.deadline_ns < job->ending_ns) job->ending_ns = job->limit.deadline_ns;
 }
@@ -72,10 +80,10 @@ void kvfi_moon_job_done(struct kvfi_moon_job *job, const struct kvfi_moon_item *
 
 void kvfi_moon_job_again(struct kvfi_moon_job *job, const struct kvfi_moon_item *item)
 {
-    if (job->halted) return;
-    if (kvfi_array_grow((void **)&job->again, job->again_count, &job->again_capacity, sizeof *job->again))
+    if (job->halted) leave(job, item);
+    else if (kvfi_array_grow((void **)&job->again, job->again_count, &job->again_capacity, sizeof *job->again))
         job->again[job->again_count++] = *item;
-    else kvfi_moon_job_failed(job, item, false, KVF_ERR_NO_MEMORY, "no memory to send it again");
+    else kvfi_moon_job_failed(job, item, item->begun && job->is_write, KVF_ERR_NO_MEMORY, "no memory to send it again");
 }
 
 /* ---- what comes next -------------------------------------------------------------------------------------------- */

@@ -12,6 +12,7 @@ enum { KVFI_MOON_FETCHED = 256 };
 struct kvfi_moon_item {
     uint64_t index;          /* of the range in the transfer */
     uint64_t local, remote, bytes;
+    bool begun;              /* bytes of it may have arrived, though nobody answered */
 };
 
 struct kvfi_moon_job {
@@ -52,7 +53,7 @@ enum kvf_status kvfi_moon_run(struct kvfi_moon_job *job);
 bool kvfi_moon_job_more(struct kvfi_moon_job *job);
 /** Takes it; after kvfi_moon_job_more said true. */
 struct kvfi_moon_item kvfi_moon_job_take(struct kvfi_moon_job *job);
-/** Takes a range back that was not begun, or may be begun again. */
+/** Takes a range back, to be begun (again). Where that never happens it has failed; is in doubt, if it is `begun`. */
 void kvfi_moon_job_again(struct kvfi_moon_job *job, const struct kvfi_moon_item *item);
 void kvfi_moon_job_done(struct kvfi_moon_job *job, const struct kvfi_moon_item *item);
 /** A range has failed, or is in doubt. */

@@ -34,11 +34,15 @@ static void drop_lane(struct transfer *transfer, size_t index)
     transfer->lanes[index] = NULL;
 }
 
-/* Every request that is left goes back to be sent again. */
-static void take_all_back(struct kvfi_moon_job *job, struct kvfi_moon_pipe *pipe, size_t from)
+/* The requests from this one on go back to be sent again; of those before `begun` bytes may have arrived. */
+static void take_all_back(struct kvfi_moon_job *job, struct kvfi_moon_pipe *pipe, size_t from, size_t begun)
 {
-    for (size_t i = pipe->count; i-- > from;)
-        kvfi_moon_job_again(job, &pipe->items[(pipe->first + i) % KVFI_MOON_DEPTH]);
+    for (size_t i = pipe->count; i-- > from;) {
+        struct kvfi_moon_item *item = &pipe->items[(pipe->first + i) % KVFI_MOON_DEPTH];
+
+        item->begun = item->begun || i < begun;
+        kvfi_moon_job_again(job, item);
+    }
 }
 
 static void on_refused(struct transfer *transfer, size_t index)
@@ -50,7 +54,7 @@ static void on_refused(struct transfer *transfer, size_t index)
     kvfi_moon_job_failed(job, &item, false, KVF_ERR_REFUSED, "the peer refused %" PRIu64 " bytes at 0x%" PRIx64
                          ": not inside one of its buffers", item.bytes, item.remote);
     /* It has read nothing behind the one that it refused. */
-    take_all_back(job, pipe, 1);
+    take_all_back(job, pipe, 1, 0);
     transfer->depth = 1;
     transfer->deaf = 0;
     drop_lane(transfer, index);
@@ -62,14 +66,17 @@ static void on_lost(struct transfer *transfer, size_t index, enum kvf_status sta
     struct kvfi_moon_job *job = transfer->job;
     struct kvfi_moon_lane *lane = transfer->lanes[index];
     struct kvfi_moon_pipe *pipe = lane->pipe;
-    size_t begun = pipe->sent + (pipe->sent_bytes > 0);
+    size_t begun = pipe->sent + (pipe->sent_bytes > 0), in_doubt = begun;
     bool deaf = !lane->reused && !pipe->answered;
     char text[KVF_MOONCAKE_NAME_BYTES + 128];
 
-    /* It was closed before it was used again, as engines that serve one request per connection do. */
-    if (lane->reused && !pipe->answered && status == KVF_ERR_PEER_LOST) begun = 0;
-    take_all_back(job, pipe, begun);
-    for (size_t i = 0; i < begun; i++) {
+    /* It was closed before it was used again, as engines that serve one request per connection do. Or answers were lost
+     * with it: a peer that refuses a request may reset. It reads no more from this connection, so that all can be sent
+     * again, one by one, and the one that it refuses is found. */
+    if (status == KVF_ERR_PEER_LOST && begun > 1) transfer->depth = 1;
+    if (status == KVF_ERR_PEER_LOST && (begun > 1 || (lane->reused && !pipe->answered))) in_doubt = 0;
+    take_all_back(job, pipe, in_doubt, begun);
+    for (size_t i = 0; i < in_doubt; i++) {
         struct kvfi_moon_item item = pipe->items[(pipe->first + i) % KVFI_MOON_DEPTH];
 
         kvfi_moon_job_failed(job, &item, job->is_write, status, "%s; %s of %" PRIu64 " bytes at 0x%" PRIx64
@@ -145,10 +152,11 @@ static void fill(struct transfer *transfer)
 /* Halted: what is not begun goes. */
 static void thin_out(struct transfer *transfer)
 {
-    struct kvfi_moon_item ignored;
+    struct kvfi_moon_item item;
 
     for (size_t i = 0; i < transfer->lane_count; i++) {
-        while (transfer->lanes[i] && kvfi_moon_pipe_take_back(transfer->lanes[i]->pipe, &ignored)) {}
+        while (transfer->lanes[i] && kvfi_moon_pipe_take_back(transfer->lanes[i]->pipe, &item))
+            kvfi_moon_job_again(transfer->job, &item);
     }
 }
 

@@ -180,15 +180,17 @@ static void learn_run(struct kvfi_moon_job *job, int run)
     pthread_mutex_unlock(&job->engine->lock);
 }
 
-static void on_failed_run(struct kvfi_moon_job *job, const struct kvfi_moon_item *items, size_t count, size_t begun,
+static void on_failed_run(struct kvfi_moon_job *job, struct kvfi_moon_item *items, size_t count, size_t begun,
                           const struct kvf_error *error)
 {
     enum kvf_status status = (enum kvf_status)error->status;
 
     if (begun == 0) {
         kvfi_moon_job_halt(job, status, error->text);
+        while (count > 0) kvfi_moon_job_again(job, &items[--count]);
         return;
     }
+    for (size_t i = 0; i < begun; i++) items[i].begun = true;
     if (count > 1 && status == KVF_ERR_PEER_LOST) {
         learn_run(job, 1);
         while (count > 0) kvfi_moon_job_again(job, &items[--count]);
