@@ -84,6 +84,12 @@ rank["table"]["pools"][0][0]["slot"] //= 2'
     ranks gen 1 nhd gen.json
     matches trtllm-plan-native trtllm plan ctx.json gen.json --native --tokens 16
 }
+@test "plan: context parallelism of two sizes, natively: all that hold a layer are asked" {
+    ranks ctx 4 indexed ctx.json 'rank["tp"], rank["cp"] = [1, 0], [4, r]'
+    ranks gen 4 indexed all.json 'rank["tp"], rank["cp"] = [1, 0], [2, r]'
+    /usr/bin/python3 -c 'import json; print(json.dumps(json.load(open("all.json"))[:2]))' >gen.json
+    matches trtllm-plan-stripes trtllm plan ctx.json gen.json --native --tokens 128
+}
 @test "plan: JSON" {
     ranks ctx 1 indexed ctx.json
     ranks gen 1 indexed gen.json
