@@ -5,9 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sys/clock.h"
-
-#define PATIENCE_NS (20 * KVFI_SECOND)
+#include "session_kit.h"
 
 static size_t pool_bytes(const struct meeting_rank *rank)
 {
@@ -235,13 +233,9 @@ struct kvf_trtllm_event meeting_event(struct meeting_rank *rank, int kind, int d
     struct kvf_trtllm_event event;
 
     do {
-        if (kvf_trtllm_worker_wait(rank->worker, &event, 1, PATIENCE_NS) != 1)
-            fail_msg("no event, expected kind %d of rid %" PRId64, kind, rid);
+        event = session_next(rank->worker);
     } while (event.kind != kind && (event.kind == KVF_TRTLLM_EVENT_PIECE || event.kind == KVF_TRTLLM_EVENT_READY));
-    if (event.kind != kind || event.direction != direction || event.rid != rid)
-        fail_msg("event %d of %s rid %" PRId64 " (%s, \"%s\"), expected %d of rid %" PRId64, event.kind,
-                 event.direction == KVF_TRTLLM_SEND ? "send" : "receive", event.rid,
-                 kvf_trtllm_state_text(event.state), event.text, kind, rid);
+    session_is(&event, kind, direction, rid);
     return event;
 }
 

@@ -256,6 +256,33 @@ static void test_incomplete_answer_is_no_answer(void **unused)
     end(&scene);
 }
 
+/* Only once the sender endpoints of all ranks are known. */
+static void test_rank_as_peers_get_it(void **unused)
+{
+    kvf_trtllm_worker *worker = NULL;
+    kvf_trtllm_rank *rank = NULL, *self;
+    const struct kvf_trtllm_rank_spec *spec;
+    struct kvf_error error = {0};
+    struct gen gen;
+    (void)unused;
+    gen_init(&gen, "gen");
+    gen.options.rank = self = rank_kit_make(&gen.kit);
+    assert_int_equal(kvf_trtllm_worker_open(&gen.options, &worker, &error), KVF_OK);
+    assert_int_equal(kvf_trtllm_worker_rank(worker, &rank, &error), KVF_ERR_AGAIN);
+    assert_null(rank);
+    kvf_trtllm_worker_close(worker);
+    kvf_trtllm_rank_release(self);
+
+    gen_open(&gen);
+    assert_int_equal(kvf_trtllm_worker_rank(gen.worker, &rank, &error), KVF_OK);
+    gen_close(&gen);
+    spec = kvf_trtllm_rank_get_spec(rank);
+    assert_int_equal(spec->sender_endpoint_count, 1);
+    assert_string_equal(spec->sender_endpoints[0], gen.ends.sender);
+    assert_string_equal(spec->self_endpoint, gen.ends.receiver);
+    kvf_trtllm_rank_release(rank);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -267,6 +294,7 @@ int main(void)
         cmocka_unit_test(test_first_contact_has_a_deadline),
         cmocka_unit_test(test_receive_may_have_less_time),
         cmocka_unit_test(test_incomplete_answer_is_no_answer),
+        cmocka_unit_test(test_rank_as_peers_get_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

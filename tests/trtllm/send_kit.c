@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "session_kit.h"
 #include "sys/clock.h"
 
 #define PATIENCE_NS (20 * KVFI_SECOND)
@@ -350,23 +351,10 @@ int ctx_piece(struct ctx *ctx, int64_t rid, int64_t begin, int64_t end, int is_l
 
 struct kvf_trtllm_event ctx_event(struct ctx *ctx, int kind, int64_t rid)
 {
-    struct kvf_trtllm_event event;
-
-    if (kvf_trtllm_worker_wait(ctx->worker, &event, 1, PATIENCE_NS) != 1)
-        fail_msg("no event, expected kind %d of rid %" PRId64, kind, rid);
-    if (event.kind != kind || event.rid != rid || event.direction != KVF_TRTLLM_SEND)
-        fail_msg("event %d of rid %" PRId64 " (\"%s\"), expected %d of rid %" PRId64, event.kind, event.rid, event.text,
-                 kind, rid);
-    return event;
+    return session_event(ctx->worker, kind, KVF_TRTLLM_SEND, rid);
 }
 
-void ctx_no_event(struct ctx *ctx)
-{
-    struct kvf_trtllm_event event;
-
-    if (kvf_trtllm_worker_poll(ctx->worker, &event, 1) != 0)
-        fail_msg("event %d of rid %" PRId64 " (\"%s\"), expected none", event.kind, event.rid, event.text);
-}
+void ctx_no_event(struct ctx *ctx) { session_no_event(ctx->worker); }
 
 int ctx_cancel(struct ctx *ctx, int64_t rid)
 {
@@ -380,21 +368,10 @@ int ctx_close_session(struct ctx *ctx, int64_t rid)
 
 struct kvf_trtllm_status ctx_status(struct ctx *ctx, int64_t rid)
 {
-    struct kvf_trtllm_status status = {.struct_size = sizeof status};
-    struct kvf_error error = {0};
-
-    if (kvf_trtllm_worker_status(ctx->worker, KVF_TRTLLM_SEND, rid, &status, &error) != KVF_OK)
-        fail_msg("%s", error.text);
-    return status;
+    return session_status(ctx->worker, KVF_TRTLLM_SEND, rid);
 }
 
-struct kvf_trtllm_worker_stats ctx_stats(struct ctx *ctx)
-{
-    struct kvf_trtllm_worker_stats stats = {.struct_size = sizeof stats};
-
-    assert_int_equal(kvf_trtllm_worker_get_stats(ctx->worker, &stats, NULL), KVF_OK);
-    return stats;
-}
+struct kvf_trtllm_worker_stats ctx_stats(struct ctx *ctx) { return session_stats(ctx->worker); }
 
 /* ---- a generation rank ------------------------------------------------------------------------------------------- */
 

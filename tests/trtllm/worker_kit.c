@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "session_kit.h"
 #include "sys/clock.h"
 
 #define PATIENCE_NS (10 * KVFI_SECOND)
@@ -91,41 +92,17 @@ void gen_receive_aux(struct gen *gen, int64_t rid, const char *info_endpoint, in
 
 struct kvf_trtllm_event gen_event(struct gen *gen, int kind, int64_t rid)
 {
-    struct kvf_trtllm_event event;
-
-    if (kvf_trtllm_worker_wait(gen->worker, &event, 1, PATIENCE_NS) != 1)
-        fail_msg("no event, expected kind %d of rid %" PRId64, kind, rid);
-    if (event.kind != kind || event.rid != rid || event.direction != KVF_TRTLLM_RECEIVE)
-        fail_msg("event %d of rid %" PRId64 " (\"%s\"), expected %d of rid %" PRId64, event.kind, event.rid, event.text,
-                 kind, rid);
-    return event;
+    return session_event(gen->worker, kind, KVF_TRTLLM_RECEIVE, rid);
 }
 
-void gen_no_event(struct gen *gen)
-{
-    struct kvf_trtllm_event event;
-
-    if (kvf_trtllm_worker_poll(gen->worker, &event, 1) != 0)
-        fail_msg("event %d of rid %" PRId64 " (\"%s\"), expected none", event.kind, event.rid, event.text);
-}
+void gen_no_event(struct gen *gen) { session_no_event(gen->worker); }
 
 struct kvf_trtllm_status gen_status(struct gen *gen, int64_t rid)
 {
-    struct kvf_trtllm_status status = {.struct_size = sizeof status};
-    struct kvf_error error = {0};
-
-    if (kvf_trtllm_worker_status(gen->worker, KVF_TRTLLM_RECEIVE, rid, &status, &error) != KVF_OK)
-        fail_msg("%s", error.text);
-    return status;
+    return session_status(gen->worker, KVF_TRTLLM_RECEIVE, rid);
 }
 
-struct kvf_trtllm_worker_stats gen_stats(struct gen *gen)
-{
-    struct kvf_trtllm_worker_stats stats = {.struct_size = sizeof stats};
-
-    assert_int_equal(kvf_trtllm_worker_get_stats(gen->worker, &stats, NULL), KVF_OK);
-    return stats;
-}
+struct kvf_trtllm_worker_stats gen_stats(struct gen *gen) { return session_stats(gen->worker); }
 
 int gen_close_session(struct gen *gen, int64_t rid)
 {
