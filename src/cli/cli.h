@@ -77,6 +77,10 @@ void cli_error(const struct cli_command *command, const char *format, ...) __att
 /** The same, then where the help is. Returns CLI_USAGE. */
 int cli_usage_error(const struct cli_command *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/** Checks that two files are left on the command line and that at most one is standard input. `what` says what the
+ *  command takes. Returns CLI_OK or, having printed what is wrong, CLI_USAGE. */
+int cli_take_two_files(const struct cli_parser *parser, const char *what);
+
 /** Prints a library error and returns the exit code that belongs to its status. `what` (may be NULL) goes first, such
  *  as a file's name. */
 int cli_library_error(const struct cli_command *command, const char *what, const struct kvf_error *error);

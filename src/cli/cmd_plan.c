@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvferry plan: what moves between two instances, and what it will cost. */
 #include <stdio.h>
-#include <string.h>
 
 #include "cli/plan_set.h"
 
@@ -86,10 +85,8 @@ static int run(const struct cli_command *command, int argc, char **argv)
     }
     if (id == CLI_PARSE_STOP)
         return parser.exit_code;
-    if (argc - optind != 2)
-        return cli_usage_error(command, "takes two layout files, source and destination; %d given", argc - optind);
-    if (strcmp(argv[optind], "-") == 0 && strcmp(argv[optind + 1], "-") == 0)
-        return cli_usage_error(command, "only one of the two files can be standard input");
+    if (cli_take_two_files(&parser, "layout files, source and destination") != CLI_OK)
+        return CLI_USAGE;
     return plan(command, &request, argv[optind], argv[optind + 1]);
 }
 

@@ -2,7 +2,6 @@
 /* kvferry trtllm plan: how TensorRT-LLM would judge, map and send between two instances, beside kvferry's own plan. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "cli/cmd_trtllm.h"
 #include "cli/trtllm_pairs.h"
@@ -119,10 +118,8 @@ static int run(const struct cli_command *command, int argc, char **argv)
     }
     if (id == CLI_PARSE_STOP)
         return parser.exit_code;
-    if (argc - optind != 2)
-        return cli_usage_error(command, "takes two files or folders, context and generation; %d given", argc - optind);
-    if (strcmp(argv[optind], "-") == 0 && strcmp(argv[optind + 1], "-") == 0)
-        return cli_usage_error(command, "only one of the two files can be standard input");
+    if (cli_take_two_files(&parser, "files or folders, context and generation") != CLI_OK)
+        return CLI_USAGE;
     return plan(command, &request, argv[optind], argv[optind + 1]);
 }
 

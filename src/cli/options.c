@@ -158,6 +158,16 @@ int cli_usage_error(const struct cli_command *command, const char *format, ...)
     return CLI_USAGE;
 }
 
+int cli_take_two_files(const struct cli_parser *parser, const char *what)
+{
+    const char *const *files = (const char *const *)parser->argv + optind;
+    if (parser->argc - optind != 2)
+        return cli_usage_error(parser->command, "takes two %s; %d given", what, parser->argc - optind);
+    if (strcmp(files[0], "-") == 0 && strcmp(files[1], "-") == 0)
+        return cli_usage_error(parser->command, "only one of the two files can be standard input");
+    return CLI_OK;
+}
+
 int cli_exit_code(int status)
 {
     switch (status) {

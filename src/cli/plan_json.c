@@ -151,6 +151,18 @@ static json_t *skipped_json(const struct plan_set *set)
     return rows;
 }
 
+int plan_print_root(const struct cli_command *command, json_t *root, FILE *out)
+{
+    int code = CLI_OK;
+    if (root == NULL || json_dumpf(root, out, JSON_INDENT(2)) != 0) {
+        cli_error(command, "no memory for the plan's JSON");
+        code = CLI_FAILED;
+    }
+    fputc('\n', out);
+    json_decref(root);
+    return code;
+}
+
 int plan_print_json(const struct cli_command *command, const struct plan_set *set, FILE *out)
 {
     json_t *pairs = json_array();
@@ -162,12 +174,5 @@ int plan_print_json(const struct cli_command *command, const struct plan_set *se
                   (json_int_t)set->pair_count, "boxes", (json_int_t)set->boxes, "runs", (json_int_t)set->runs, "bytes",
                   (json_int_t)set->bytes, "shortest_run_bytes", (json_int_t)set->shortest_run_bytes, "estimate",
                   cost_json(set->bytes, set->runs), "skipped", skipped_json(set), "pairs", pairs);
-    int code = CLI_OK;
-    if (root == NULL || json_dumpf(root, out, JSON_INDENT(2)) != 0) {
-        cli_error(command, "no memory for the plan's JSON");
-        code = CLI_FAILED;
-    }
-    fputc('\n', out);
-    json_decref(root);
-    return code;
+    return plan_print_root(command, root, out);
 }

@@ -135,12 +135,5 @@ int trtllm_pairs_print_json(const struct cli_command *command, const struct trtl
     json_t *root = json_pack("{s:I, s:o, s:o, s:o, s:o}", "tokens", (json_int_t)pairs->tokens, "context",
                              side_json(&pairs->src), "generation", side_json(&pairs->dst), "readers", readers, "pairs",
                              rows);
-    int code = CLI_OK;
-    if (root == NULL || json_dumpf(root, out, JSON_INDENT(2)) != 0) {
-        cli_error(command, "no memory for the plan's JSON");
-        code = CLI_FAILED;
-    }
-    fputc('\n', out);
-    json_decref(root);
-    return code;
+    return plan_print_root(command, root, out);
 }
