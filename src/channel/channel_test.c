@@ -1,37 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Two channels, and raw ZeroMQ sockets that misbehave, in one process. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include <arpa/inet.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <arpa/inet.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <zmq.h>
 
-#include "channel/channel.h"
+#include "channel/channel_kit.h"
 #include "sys/clock.h"
 
 #define WAIT_NS (10 * KVFI_SECOND)
-
-/** What a side has got. */
-struct inbox {
-    struct kvfi_channel *channel;
-    size_t messages, refusals;
-    size_t last_bytes;
-    char last[64];
-    char refusal[128];
-    struct kvfi_route from;
-    bool answers;    /* sends back what comes */
-    bool asker_leaves; /* so that an answer may find nobody */
-    bool disconnects; /* ends the connection that a message came on */
-};
 
 static void on_message(void *context, const struct kvfi_route *from, const void *bytes, size_t byte_count)
 {
@@ -48,63 +29,22 @@ static void on_message(void *context, const struct kvfi_route *from, const void 
     if (inbox->disconnects) kvfi_channel_disconnect(inbox->channel, from);
 }
 
-static void on_refusal(void *context, const struct kvfi_route *from, const void *bytes, size_t byte_count,
-                       const struct kvf_error *error)
-{
-    struct inbox *inbox = context;
-
-    (void)bytes;
-    (void)byte_count;
-    inbox->refusals++;
-    inbox->from = *from;
-    snprintf(inbox->refusal, sizeof inbox->refusal, "%.120s", error->text);
-}
-
 static bool is_not_bad(const void *bytes, size_t byte_count)
 {
     return byte_count < 3 || memcmp(bytes, "bad", 3) != 0;
 }
 
 static const struct kvfi_dialect dialect = {.name = "test", .recognise = is_not_bad, .handle = on_message,
-                                           .refuse = on_refusal};
-
-static struct kvfi_channel *open_channel(const struct kvfi_channel_options *options)
-{
-    struct kvfi_channel *channel = NULL;
-    struct kvf_error error;
-
-    if (kvfi_channel_open(options, &channel, &error) != KVF_OK) fail_msg("%s", error.text);
-    return channel;
-}
+                                           .refuse = inbox_on_refusal};
 
 static int port_of(const char *endpoint)
 {
     return (int)strtol(strrchr(endpoint, ':') + 1, NULL, 10);
 }
 
-static struct kvfi_route connect_to(struct kvfi_channel *channel, const char *endpoint)
-{
-    struct kvfi_route route;
-    struct kvf_error error;
-
-    if (kvfi_channel_connect(channel, endpoint, &route, &error) != KVF_OK) fail_msg("%s", error.text);
-    return route;
-}
-
-/** Waits on the descriptors alone, so that a wake-up that never comes is a failure, until both got so many. */
 static void run(struct inbox *a, size_t a_messages, struct inbox *b, size_t b_messages)
 {
-    int64_t end_ns = kvfi_now_ns() + WAIT_NS;
-
-    while (a->messages + a->refusals < a_messages || (b && b->messages + b->refusals < b_messages)) {
-        struct pollfd ready[2] = {{.fd = kvfi_channel_fd(a->channel), .events = POLLIN},
-                                  {.fd = b ? kvfi_channel_fd(b->channel) : -1, .events = POLLIN}};
-
-        if (kvfi_now_ns() > end_ns) fail_msg("waited for more than ten seconds");
-        assert_true(poll(ready, 2, 10000) > 0);
-        if (ready[0].revents) kvfi_channel_dispatch(a->channel, &dialect, a);
-        if (ready[1].revents) kvfi_channel_dispatch(b->channel, &dialect, b);
-    }
+    inbox_run(&dialect, a, a_messages, b, b_messages);
 }
 
 static void sends_there_and_back(void **state)

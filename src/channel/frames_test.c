@@ -1,32 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A dialect with messages of several frames: two channels, and a raw DEALER as peers have it. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <poll.h>
 #include <zmq.h>
 
-#include "channel/channel.h"
+#include "channel/channel_kit.h"
 #include "sys/clock.h"
 
 #define WAIT_NS (10 * KVFI_SECOND)
 
-/** What a side has got; frames are written as "[tag][payload]". */
-struct inbox {
-    struct kvfi_channel *channel;
-    size_t messages, refusals, last_count, last_bytes;
-    char last[256];
-    char refusal[128];
-    struct kvfi_route from;
-    bool answers;
-};
-
+/* Frames are written as "[tag][payload]". */
 static void note_frames(struct inbox *inbox, const struct kvfi_frame *frames, size_t count)
 {
     size_t used = 0;
@@ -54,64 +38,17 @@ static void on_frames(void *context, const struct kvfi_route *from, const struct
         assert_int_equal(kvfi_channel_send_frames(inbox->channel, from, frames, count, NULL), KVF_OK);
 }
 
-static void on_refusal(void *context, const struct kvfi_route *from, const void *bytes, size_t byte_count,
-                       const struct kvf_error *error)
-{
-    struct inbox *inbox = context;
-
-    (void)bytes;
-    (void)byte_count;
-    inbox->refusals++;
-    inbox->from = *from;
-    snprintf(inbox->refusal, sizeof inbox->refusal, "%.120s", error->text);
-}
-
 static bool is_not_bad(const void *bytes, size_t byte_count)
 {
     return byte_count != 3 || memcmp(bytes, "bad", 3) != 0;
 }
 
 static const struct kvfi_dialect dialect = {.name = "frames", .recognise = is_not_bad, .handle_frames = on_frames,
-                                            .refuse = on_refusal};
+                                            .refuse = inbox_on_refusal};
 
-static struct kvfi_channel *open_channel(int64_t max_message_bytes, int send_limit)
-{
-    const struct kvfi_channel_options options = {.max_message_bytes = max_message_bytes, .send_limit = send_limit};
-    struct kvfi_channel *channel = NULL;
-    struct kvf_error error;
-
-    if (kvfi_channel_open(&options, &channel, &error) != KVF_OK) fail_msg("%s", error.text);
-    return channel;
-}
-
-static struct kvfi_route connect_to(struct kvfi_channel *channel, const char *endpoint)
-{
-    struct kvfi_route route;
-    struct kvf_error error;
-
-    if (kvfi_channel_connect(channel, endpoint, &route, &error) != KVF_OK) fail_msg("%s", error.text);
-    return route;
-}
-
-static size_t taken(const struct inbox *inbox)
-{
-    return inbox->messages + inbox->refusals;
-}
-
-/** Waits on the descriptors alone until both got so many. */
 static void run(struct inbox *a, size_t a_messages, struct inbox *b, size_t b_messages)
 {
-    int64_t end_ns = kvfi_now_ns() + WAIT_NS;
-
-    while (taken(a) < a_messages || (b && taken(b) < b_messages)) {
-        struct pollfd ready[2] = {{.fd = kvfi_channel_fd(a->channel), .events = POLLIN},
-                                  {.fd = b ? kvfi_channel_fd(b->channel) : -1, .events = POLLIN}};
-
-        if (kvfi_now_ns() > end_ns) fail_msg("waited for more than ten seconds");
-        assert_true(poll(ready, 2, 10000) > 0);
-        if (ready[0].revents) kvfi_channel_dispatch(a->channel, &dialect, a);
-        if (ready[1].revents) kvfi_channel_dispatch(b->channel, &dialect, b);
-    }
+    inbox_run(&dialect, a, a_messages, b, b_messages);
 }
 
 /** There by a peer's route, back by an incoming one, frame for frame. */
@@ -130,8 +67,8 @@ static void sends_there_and_back(void **state)
         {"an empty frame alone", {{NULL, 0}}, 1, "[]"},
         {"empty frames only", {{NULL, 0}, {"", 0}, {NULL, 0}}, 3, "[][][]"},
     };
-    struct inbox server = {.channel = open_channel(0, 0), .answers = true};
-    struct inbox client = {.channel = open_channel(0, 0)};
+    struct inbox server = {.channel = open_channel(NULL), .answers = true};
+    struct inbox client = {.channel = open_channel(NULL)};
     struct kvfi_route route = connect_to(client.channel, kvfi_channel_endpoint(server.channel));
     struct kvfi_channel_stats stats;
 
@@ -155,8 +92,8 @@ static void sends_there_and_back(void **state)
 /** As many frames and bytes as allowed arrive; one more of either is not sent. */
 static void keeps_to_its_limits(void **state)
 {
-    struct inbox server = {.channel = open_channel(1600, 0)};
-    struct inbox client = {.channel = open_channel(1600, 0)};
+    struct inbox server = {.channel = open_channel(&(struct kvfi_channel_options){.max_message_bytes = 1600})};
+    struct inbox client = {.channel = open_channel(&(struct kvfi_channel_options){.max_message_bytes = 1600})};
     struct kvfi_route route = connect_to(client.channel, kvfi_channel_endpoint(server.channel));
     struct kvfi_frame frames[KVFI_CHANNEL_FRAMES + 1];
     char bytes[101] = {0};
@@ -207,7 +144,8 @@ static void outlives_odd_messages(void **state)
                                        "G", "H"};
     static char half[601];
     const char *const heavy[] = {half, half, "x"}, *const bad[] = {"bad", "x"};
-    struct inbox server = {.channel = open_channel(1000, 0), .answers = true};
+    struct inbox server = {.channel = open_channel(&(struct kvfi_channel_options){.max_message_bytes = 1000}),
+                           .answers = true};
     void *context = zmq_ctx_new(), *socket = raw_dealer(context, kvfi_channel_endpoint(server.channel));
     char answer[8];
 
@@ -243,9 +181,9 @@ static void outlives_odd_messages(void **state)
 static void sends_all_or_none(void **state)
 {
     const struct kvfi_frame frames[3] = {{"TAG", 3}, {"b", 1}, {"c", 1}};
-    struct kvfi_channel *probe = open_channel(0, 0);
+    struct kvfi_channel *probe = open_channel(NULL);
     struct inbox server = {0};
-    struct kvfi_channel *client = open_channel(0, 10);
+    struct kvfi_channel *client = open_channel(&(struct kvfi_channel_options){.send_limit = 10});
     struct kvfi_channel_options options = {0};
     char endpoint[KVFI_CHANNEL_ENDPOINT_BYTES];
     struct kvfi_route route;
@@ -274,8 +212,8 @@ static void sends_all_or_none(void **state)
 static void answers_others_after_one_left(void **state)
 {
     const struct kvfi_frame frames[2] = {{"TAG", 3}, {"b", 1}};
-    struct inbox server = {.channel = open_channel(0, 0)}, client = {.channel = open_channel(0, 0)};
-    struct kvfi_channel *leaver = open_channel(0, 0);
+    struct inbox server = {.channel = open_channel(NULL)}, client = {.channel = open_channel(NULL)};
+    struct kvfi_channel *leaver = open_channel(NULL);
     struct kvfi_route route = connect_to(leaver, kvfi_channel_endpoint(server.channel)), gone;
     int64_t end_ns = kvfi_now_ns() + WAIT_NS;
     enum kvf_status status = KVF_OK;
