@@ -78,6 +78,15 @@ static void check(kvf_trtllm_registrar *registrar, struct rank_kit *peer, const 
     kvf_trtllm_rank_release(rank);
 }
 
+/* The same with a registrar that knows no other peer. */
+static void check_pair(struct rank_kit *self, struct rank_kit *peer, const char *pattern)
+{
+    kvf_trtllm_registrar *registrar = make_registrar(self, NULL);
+
+    check(registrar, peer, pattern);
+    kvf_trtllm_registrar_destroy(registrar);
+}
+
 static void pt(struct rank_kit *kit, const char *name)
 {
     rank_kit_init(kit, name);
@@ -106,15 +115,12 @@ static void test_peer_registrar_register_and_get(void **state)
     (void)state;
     for (size_t i = 0; i < 4; i++) {
         struct rank_kit self, peer;
-        kvf_trtllm_registrar *registrar;
 
         pt(&self, "local");
         self.spec.bounded_replay_on_generation = rows[i].local;
-        registrar = make_registrar(&self, NULL);
         pt(&peer, "peer");
         peer.spec.bounded_replay_on_generation = rows[i].peer;
-        check(registrar, &peer, rows[i].text);
-        kvf_trtllm_registrar_destroy(registrar);
+        check_pair(&self, &peer, rows[i].text);
     }
 }
 
@@ -171,16 +177,13 @@ static void test_peer_registrar_incompatible_peer_raises(void **state)
 static void test_peer_registrar_rejects_mismatched_protocol_version(void **state)
 {
     struct rank_kit self, peer;
-    kvf_trtllm_registrar *registrar;
 
     (void)state;
     pt(&self, "local");
-    registrar = make_registrar(&self, NULL);
     pt(&peer, "peer");
     peer.spec.protocol_version = KVF_TRTLLM_PROTOCOL_VERSION + 1;
     peer.spec.bounded_replay_on_generation = 1;
-    check(registrar, &peer, "protocol version");
-    kvf_trtllm_registrar_destroy(registrar);
+    check_pair(&self, &peer, "protocol version");
 }
 
 static void test_peer_registrar_requires_matching_unified_draft_layers(void **state)
@@ -196,15 +199,12 @@ static void test_peer_registrar_requires_matching_unified_draft_layers(void **st
     (void)state;
     for (size_t i = 0; i < 4; i++) {
         struct rank_kit self, peer;
-        kvf_trtllm_registrar *registrar;
 
         pt(&self, "local");
         self.spec.num_draft_layers = rows[i].local;
-        registrar = make_registrar(&self, NULL);
         pt(&peer, "peer");
         peer.spec.num_draft_layers = rows[i].peer;
-        check(registrar, &peer, rows[i].text);
-        kvf_trtllm_registrar_destroy(registrar);
+        check_pair(&self, &peer, rows[i].text);
     }
 }
 
@@ -217,17 +217,14 @@ static void test_peer_registrar_requires_matching_unified_draft_kv_dtype(void **
     (void)state;
     for (size_t i = 0; i < 2; i++) {
         struct rank_kit self, peer;
-        kvf_trtllm_registrar *registrar;
 
         pt(&self, "local");
         self.spec.num_draft_layers = 1;
         self.spec.draft_kv_dtype = "FP8";
-        registrar = make_registrar(&self, NULL);
         pt(&peer, "peer");
         peer.spec.num_draft_layers = 1;
         peer.spec.draft_kv_dtype = rows[i].peer;
-        check(registrar, &peer, rows[i].text);
-        kvf_trtllm_registrar_destroy(registrar);
+        check_pair(&self, &peer, rows[i].text);
     }
 }
 
@@ -255,14 +252,11 @@ static void test_peer_registrar_shares_draft_layers_when_heads_per_rank_agree(vo
     (void)state;
     for (size_t i = 0; i < 3; i++) {
         struct rank_kit self, peer;
-        kvf_trtllm_registrar *registrar;
 
         drafted(&self, "local", 1, 1, rows[i].heads, rows[i].is_mla, rows[i].attention_dp);
-        registrar = make_registrar(&self, NULL);
         drafted(&peer, "peer", rows[i].peer_tp, rows[i].peer_dp, rows[i].peer_heads, rows[i].is_mla,
                 rows[i].attention_dp);
-        check(registrar, &peer, rows[i].text);
-        kvf_trtllm_registrar_destroy(registrar);
+        check_pair(&self, &peer, rows[i].text);
     }
 }
 
@@ -286,15 +280,12 @@ static void test_peer_registrar_tpb_divisible_warns_but_compatible(void **state)
 static void test_peer_registrar_tpb_not_divisible_raises(void **state)
 {
     struct rank_kit self, peer;
-    kvf_trtllm_registrar *registrar;
 
     (void)state;
     pt(&self, "local");
-    registrar = make_registrar(&self, NULL);
     pt(&peer, "peer");
     peer.attention.tokens_per_block = 24;
-    check(registrar, &peer, "is incompatible with local rank");
-    kvf_trtllm_registrar_destroy(registrar);
+    check_pair(&self, &peer, "is incompatible with local rank");
 }
 
 static void test_peer_registrar_exact_tpb_mapper_rejects_divisible_mismatch(void **state)
@@ -405,16 +396,13 @@ static void test_per_view_rejects_missing_or_invalid_head_counts(void **state)
     for (size_t i = 0; i < 18; i++) {
         bool on_self = i % 3 != 1, on_peer = i % 3 != 0;
         struct rank_kit self, peer;
-        kvf_trtllm_registrar *registrar;
 
         per_view(&self, "local");
         per_view(&peer, "peer");
         for (int view = 0; view < 2; view++) self.views[0][view].mapper = peer.views[0][view].mapper = kinds[i / 9];
         if (on_self) self.views[0][0].num_kv_heads = heads[i / 3 % 3];
         if (on_peer) peer.views[0][0].num_kv_heads = heads[i / 3 % 3];
-        registrar = make_registrar(&self, NULL);
-        check(registrar, &peer, "must publish a positive num_kv_heads");
-        kvf_trtllm_registrar_destroy(registrar);
+        check_pair(&self, &peer, "must publish a positive num_kv_heads");
     }
 }
 
@@ -490,7 +478,6 @@ static void test_attention_replicated_validation_rejects_missing_index_key_view(
 static void test_non_uniform_view_geometry_rejected_for_all_kinds(void **state)
 {
     struct rank_kit self, peer;
-    kvf_trtllm_registrar *registrar;
 
     (void)state;
     pt(&self, "local");
@@ -501,9 +488,7 @@ static void test_non_uniform_view_geometry_rejected_for_all_kinds(void **state)
         kit->views[0][0].entry_count = 0;
         for (int64_t i = 0; i < 3; i++) rank_kit_entry(kit, 0, 0, i / 2, 16 * i, 16);
     }
-    registrar = make_registrar(&self, NULL);
-    check(registrar, &peer, "not evenly distributed");
-    kvf_trtllm_registrar_destroy(registrar);
+    check_pair(&self, &peer, "not evenly distributed");
 }
 
 /* The rank info that a receiver fetches is judged without a trace; a good one after it is fine. */
