@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "kvferry/plan.h"
+#include "seeds.h"
 
 enum {
     MOST_ROLES = 6,
@@ -26,31 +27,6 @@ enum {
     MOST_TP = 4,
     MOST_MEMORY = 1 << 17 /* bytes of all memories of one rank */
 };
-
-/** Numbers that depend on the seed alone. */
-struct draw {
-    uint64_t state;
-};
-
-static inline uint64_t draw_u64(struct draw *draw)
-{
-    uint64_t z = draw->state += UINT64_C(0x9e3779b97f4a7c15);
-
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
-static inline int64_t draw_int(struct draw *draw, int64_t first, int64_t last)
-{
-    return first + (int64_t)(draw_u64(draw) % (uint64_t)(last - first + 1));
-}
-
-/** True once in `n`. */
-static inline bool draw_one_in(struct draw *draw, int64_t n)
-{
-    return draw_int(draw, 1, n) == 1;
-}
 
 /** What the model has, the same on both sides. */
 struct role {

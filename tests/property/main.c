@@ -53,44 +53,22 @@ static void run_spoiled(struct prop_case *c, struct totals *totals)
     }
 }
 
-static uint64_t number(const char *text)
-{
-    char *end;
-    unsigned long long value = strtoull(text, &end, 10);
-
-    if (*text == 0 || *end) {
-        fprintf(stderr, "property: \"%s\" is not a number\n", text);
-        exit(2);
-    }
-    return value;
-}
-
 int main(int argc, char **argv)
 {
-    const char *wanted = getenv("KVF_PROPERTY_CASES");
-    uint64_t first = 1, cases = wanted && *wanted ? number(wanted) : 100000;
+    struct seeds seeds = seeds_wanted("property", argv + (argc > 0), 100000);
+    uint64_t end = seeds.first + seeds.count;
     struct totals totals = {0};
     struct prop_case *c = calloc(1, sizeof *c);
 
     if (!c) abort();
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
-            first = number(argv[++i]);
-            cases = 1;
-        } else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) {
-            first = number(argv[++i]);
-        } else {
-            cases = number(argv[i]);
-        }
-    }
-    if (cases > 1) run_spoiled(c, &totals);
-    for (uint64_t seed = first; seed < first + cases && totals.failed < 10; seed++) run(c, seed, &totals);
+    if (seeds.count > 1) run_spoiled(c, &totals);
+    for (uint64_t seed = seeds.first; seed < end && totals.failed < 10; seed++) run(c, seed, &totals);
     printf("seeds %llu to %llu: %lld cases, %lld bytes moved, %lld moved nothing, %lld too large, %lld beyond "
-           "the planner's limit, %lld failed\n", (unsigned long long)first, (unsigned long long)(first + cases - 1),
+           "the planner's limit, %lld failed\n", (unsigned long long)seeds.first, (unsigned long long)(end - 1),
            (long long)totals.cases, (long long)totals.bytes, (long long)totals.idle,
            (long long)totals.passed_over, (long long)totals.limited, (long long)totals.failed);
     /* A run that hardly tested anything is a failure too. */
-    if (cases >= 1000 && (totals.passed_over + totals.limited + totals.idle) * 4 > totals.cases) totals.failed++;
+    if (seeds.count >= 1000 && (totals.passed_over + totals.limited + totals.idle) * 4 > totals.cases) totals.failed++;
     free(c);
     return totals.failed ? 1 : 0;
 }

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "kvferry/trtllm.h"
+#include "seeds.h"
 
 enum {
     MOST_PARTS = 8,
@@ -26,29 +27,6 @@ enum {
     MOST_STAGES = 4,
     SECTIONS = 3
 };
-
-/** Numbers that depend on the seed alone. */
-struct draw {
-    uint64_t state;
-};
-
-static inline uint64_t mix_u64(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
-static inline int64_t draw_int(struct draw *draw, int64_t first, int64_t last)
-{
-    return first + (int64_t)(mix_u64(draw->state += UINT64_C(0x9e3779b97f4a7c15)) % (uint64_t)(last - first + 1));
-}
-
-/** True once in `n`. */
-static inline bool draw_one_in(struct draw *draw, int64_t n)
-{
-    return draw_int(draw, 1, n) == 1;
-}
 
 enum part_kind { KV, SIDE, RING, CONV, SSM, STATE_SIDE };
 

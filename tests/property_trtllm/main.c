@@ -101,24 +101,11 @@ static void report(struct totals *totals)
     printf("\n");
 }
 
-static uint64_t number(const char *text)
-{
-    char *end;
-    unsigned long long value = strtoull(text, &end, 10);
-
-    if (*text == 0 || *end) {
-        fprintf(stderr, "property_trtllm: \"%s\" is not a number\n", text);
-        exit(2);
-    }
-    return value;
-}
-
 int main(int argc, char **argv)
 {
-    const char *wanted = getenv("KVF_PROPERTY_CASES");
-    uint64_t first = 1, cases = wanted && *wanted ? number(wanted) : 3000;
     bool is_native = argc > 1 && strcmp(argv[1], "native") == 0;
     struct totals totals = {0};
+    struct seeds seeds;
     struct prop_case *c = calloc(1, sizeof *c);
 
     if (!c) abort();
@@ -126,18 +113,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: property_trtllm strict|native [--seed N] [--first N] [CASES]\n");
         return 2;
     }
-    for (int i = 2; i < argc; i++) {
-        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
-            first = number(argv[++i]);
-            cases = 1;
-        } else if (strcmp(argv[i], "--first") == 0 && i + 1 < argc) {
-            first = number(argv[++i]);
-        } else {
-            cases = number(argv[i]);
-        }
-    }
+    seeds = seeds_wanted("property_trtllm", argv + 2, 3000);
     run_spoiled(c, is_native, &totals);
-    for (uint64_t seed = first; seed < first + cases; seed++) run(c, seed, is_native, &totals);
+    for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) run(c, seed, is_native, &totals);
     report(&totals);
     free(c);
     return totals.failed > 0;
