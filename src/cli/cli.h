@@ -88,6 +88,16 @@ int cli_library_error(const struct cli_command *command, const char *what, const
 /** The exit code that belongs to a status. */
 int cli_exit_code(int status);
 
+/* ---- group.c ------------------------------------------------------------------------------------------------ */
+
+#define CLI_GROUP_MAX 16
+
+/** Runs the one of the commands below a command ("trtllm plan" below "trtllm") that argv[1] names, or helps.
+ *  @param below  at most CLI_GROUP_MAX, ends with NULL
+ *  @param names  for the sentence that one is missing: "plan, worker or info" */
+int cli_run_below(const struct cli_command *command, const struct cli_command *const *below, const char *names,
+                  int argc, char **argv);
+
 /* ---- suggest.c ---------------------------------------------------------------------------------------------- */
 
 /** Returns the candidate nearest to `word` when it is near enough to be meant, else NULL. */

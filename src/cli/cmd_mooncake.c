@@ -17,8 +17,8 @@ static const struct cli_command *const commands[] = {
     &cli_mooncake_serve_command,
     &cli_mooncake_write_command,
     &cli_mooncake_read_command,
+    NULL,
 };
-#define COMMAND_COUNT (sizeof(commands) / sizeof(commands[0]))
 
 static const struct cli_option options[] = {{0, NULL, NULL, NULL}};
 
@@ -103,32 +103,9 @@ int mooncake_print_json(const struct cli_command *command, json_t *root)
     return cli_finish_output(command, code);
 }
 
-static int unknown(const struct cli_command *command, const char *name)
-{
-    const char *names[COMMAND_COUNT], *word = NULL;
-    for (size_t i = 0; i < COMMAND_COUNT; i++)
-        names[i] = strchr(commands[i]->name, ' ') + 1;
-    word = cli_suggest(name, names, COMMAND_COUNT);
-    if (word != NULL)
-        return cli_usage_error(command, "no command \"%s\"; did you mean \"%s\"?", name, word);
-    return cli_usage_error(command, "no command \"%s\"", name);
-}
-
 static int run(const struct cli_command *command, int argc, char **argv)
 {
-    if (argc < 2)
-        return cli_usage_error(command, "a command is missing: probe, serve, write or read");
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-        cli_help(command);
-        return CLI_OK;
-    }
-    for (size_t i = 0; i < COMMAND_COUNT; i++) {
-        if (strcmp(strchr(commands[i]->name, ' ') + 1, argv[1]) == 0)
-            return commands[i]->run(commands[i], argc - 1, argv + 1);
-    }
-    if (argv[1][0] == '-')
-        return cli_usage_error(command, "no option %s here; the command comes first", argv[1]);
-    return unknown(command, argv[1]);
+    return cli_run_below(command, commands, "probe, serve, write or read", argc, argv);
 }
 
 const struct cli_command cli_mooncake_command = {
