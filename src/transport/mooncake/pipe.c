@@ -208,9 +208,11 @@ enum kvfi_moon_flow kvfi_moon_pipe_receive(struct kvfi_moon_pipe *pipe, int fd, 
         *moved = true;
         more = (size_t)got == body + pieces[1].iov_len;
         direct = (size_t)got < body ? (size_t)got : body;
-        pipe->body += direct;
-        pipe->body_left -= direct;
-        if (direct > 0 && pipe->body_left == 0) pop(pipe, job);
+        if (direct > 0) {
+            pipe->body += direct;
+            pipe->body_left -= direct;
+            if (pipe->body_left == 0) pop(pipe, job);
+        }
         flow = take(pipe, job, pipe->stage, (size_t)got - direct);
     }
     return flow;

@@ -313,9 +313,11 @@ static bool read_once(struct kvfi_moon_conn *conn, size_t *bytes)
         return true;
     }
     direct = (size_t)got < body ? (size_t)got : body;
-    conn->body += direct;
-    conn->body_left -= direct;
-    if (direct > 0 && conn->body_left == 0 && !wrote(conn)) return lose(conn, "out of memory");
+    if (direct > 0) {
+        conn->body += direct;
+        conn->body_left -= direct;
+        if (conn->body_left == 0 && !wrote(conn)) return lose(conn, "out of memory");
+    }
     if ((size_t)got > direct && !take_or_hold(conn, conn->thread->stage, (size_t)got - direct))
         return lose(conn, "out of memory");
     /* Less than was asked for: there is no more. The size is nothing then, so that a call is saved. */
