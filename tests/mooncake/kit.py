@@ -68,9 +68,10 @@ class Region:
 
     def wrong(self):
         """Where the memory is not what it must be, or None."""
-        if self.bytes[:] == self.model:
+        found = self.bytes[:]  # at one moment: a peer may be writing
+        if found == self.model:
             return None
-        return next(at for at in range(self.size) if self.bytes[at] != self.model[at])
+        return next(at for at in range(self.size) if found[at] != self.model[at])
 
 
 class Engine:
