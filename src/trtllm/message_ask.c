@@ -9,7 +9,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "trtllm/message.h"
-#include "trtllm/walk.h"
+#include "trtllm/rank_bytes.h"
 #include "wire/text.h"
 
 /* ---- fields ------------------------------------------------------------------------------------------------- */
@@ -21,26 +21,49 @@ static const char *const keys[FIELDS] = {
     "sender_req_id", "instance_name", "instance_rank", "block_ids_per_layer_groups", "unique_rid", "dst_start_token",
     "aux_slot", "slice_id", "bounce_dst_base"};
 
-/* Where each field's value begins; NULL = not there. */
+/* Where each field's value begins; no bytes = not there. */
 struct found {
-    struct kvfi_trt_walk values[FIELDS];
+    struct kvfi_trt_reader values[FIELDS];
 };
 
-static enum kvf_status broken(const struct kvfi_trt_walk *walk, struct kvf_error *error)
+static enum kvf_status broken(const struct kvfi_trt_reader *reader, struct kvf_error *error)
 {
-    return kvfi_fail_at(error, KVF_ERR_PROTOCOL, walk->at - walk->begin,
-                        "REQUEST_DATA: byte %td of %td starts nothing that fits in the bytes left",
-                        walk->at - walk->begin, walk->end - walk->begin);
+    return kvfi_fail_at(error, KVF_ERR_PROTOCOL, (int64_t)reader->at,
+                        "REQUEST_DATA: byte %zu of %zu starts nothing that fits in the bytes left", reader->at,
+                        reader->count);
 }
 
-static enum field find_key(const struct kvfi_trt_walk_object *object)
+/* Steps over one value; `*out` is its head. */
+static enum kvf_status step_over(struct kvfi_trt_reader *reader, struct kvfi_trt_value *out, struct kvf_error *error)
+{
+    struct kvfi_trt_reader start = *reader, head = *reader;
+    enum kvfi_trt_skip skip = kvfi_trt_next(&head, out) ? kvfi_trt_skip(reader) : KVFI_TRT_CUT;
+
+    if (skip == KVFI_TRT_TOO_DEEP)
+        return kvfi_fail_at(error, KVF_ERR_PROTOCOL, (int64_t)reader->at, "REQUEST_DATA: byte %zu is nested more than "
+                            "%d deep", reader->at, KVFI_TRT_SKIP_DEPTH);
+    return skip == KVFI_TRT_SKIPPED ? KVF_OK : broken(&start, error);
+}
+
+static const char *text_of(const struct kvfi_trt_value *value)
+{
+    bool huge = value->type == KVFI_TRT_UNSIGNED && value->number > INT64_MAX;
+    return huge ? "above 2^63 - 1" : kvfi_trt_type_text(value->type);
+}
+
+static bool is_integer(const struct kvfi_trt_value *value)
+{
+    return value->type == KVFI_TRT_NEGATIVE || (value->type == KVFI_TRT_UNSIGNED && value->number <= INT64_MAX);
+}
+
+static enum field find_key(const struct kvfi_trt_value *value)
 {
     int field = 0;
 
-    if (object->kind != KVFI_WALK_TEXT)
+    if (value->type != KVFI_TRT_STR)
         return FIELDS;
     while (field < FIELDS &&
-           (strlen(keys[field]) != object->count || memcmp(keys[field], object->data, object->count) != 0))
+           (strlen(keys[field]) != value->count || memcmp(keys[field], value->data, value->count) != 0))
         field++;
     return (enum field)field;
 }
@@ -48,40 +71,38 @@ static enum field find_key(const struct kvfi_trt_walk_object *object)
 static enum kvf_status find_values(const unsigned char *bytes, size_t byte_count, struct found *out,
                                    struct kvf_error *error)
 {
-    struct kvfi_trt_walk walk = {bytes, bytes, bytes + byte_count}, start;
-    struct kvfi_trt_walk_object map, object;
+    struct kvfi_trt_reader reader = {.bytes = bytes, .count = byte_count};
+    struct kvfi_trt_value map, value;
+    enum kvf_status status = KVF_OK;
     enum field field;
 
-    if (!kvfi_trt_walk_next(&walk, &map))
-        return broken(&walk, error);
-    if (map.kind != KVFI_WALK_MAP)
-        return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: payload is %s, expected a map",
-                         kvfi_trt_walk_kind_text(map.kind));
-    for (uint64_t i = 0; i < map.count; i++) {
-        start = walk;
-        if (!kvfi_trt_walk_next(&walk, &object) || !kvfi_trt_walk_skip(&walk, &object))
-            return broken(&start, error);
-        field = find_key(&object);
-        if (field != FIELDS && out->values[field].at != NULL)
+    if (!kvfi_trt_next(&reader, &map))
+        return broken(&reader, error);
+    if (map.type != KVFI_TRT_DICT)
+        return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: payload is %s, expected a map", text_of(&map));
+    for (size_t i = 0; status == KVF_OK && i < map.count; i++) {
+        status = step_over(&reader, &value, error);
+        if (status != KVF_OK)
+            break;
+        field = find_key(&value);
+        if (field != FIELDS && out->values[field].bytes != NULL)
             return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s comes twice", keys[field]);
-        start = walk;
         if (field != FIELDS)
-            out->values[field] = walk;
-        if (!kvfi_trt_walk_next(&walk, &object) || !kvfi_trt_walk_skip(&walk, &object))
-            return broken(&start, error);
+            out->values[field] = reader;
+        status = step_over(&reader, &value, error);
     }
-    if (walk.at != walk.end)
-        return kvfi_fail_at(error, KVF_ERR_PROTOCOL, walk.at - walk.begin,
-                            "REQUEST_DATA: %td bytes after the map's end", walk.end - walk.at);
-    return KVF_OK;
+    if (status == KVF_OK && reader.at != reader.count)
+        return kvfi_fail_at(error, KVF_ERR_PROTOCOL, (int64_t)reader.at,
+                            "REQUEST_DATA: %zu bytes after the map's end", reader.count - reader.at);
+    return status;
 }
 
 /* The head of a field's value; false when it is not there. The bytes were walked once: it can be read. */
-static bool value_of(const struct found *found, enum field field, struct kvfi_trt_walk_object *out)
+static bool value_of(const struct found *found, enum field field, struct kvfi_trt_value *out)
 {
-    struct kvfi_trt_walk walk = found->values[field];
+    struct kvfi_trt_reader reader = found->values[field];
 
-    return walk.at != NULL && kvfi_trt_walk_next(&walk, out);
+    return reader.bytes != NULL && kvfi_trt_next(&reader, out);
 }
 
 static enum kvf_status missing(enum field field, struct kvf_error *error)
@@ -92,17 +113,17 @@ static enum kvf_status missing(enum field field, struct kvf_error *error)
 static enum kvf_status read_integer(const struct found *found, enum field field, int64_t min, int64_t max,
                                     int64_t *out, struct kvf_error *error)
 {
-    struct kvfi_trt_walk_object object;
+    struct kvfi_trt_value value;
 
-    if (!value_of(found, field, &object))
+    if (!value_of(found, field, &value))
         return missing(field, error);
-    if (object.kind != KVFI_WALK_INTEGER)
+    if (!is_integer(&value))
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s is %s, expected an integer", keys[field],
-                         kvfi_trt_walk_kind_text(object.kind));
-    if ((int64_t)object.number < min || (int64_t)object.number > max)
+                         text_of(&value));
+    if ((int64_t)value.number < min || (int64_t)value.number > max)
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s is %" PRId64 ", expected %" PRId64 " to %" PRId64,
-                         keys[field], (int64_t)object.number, min, max);
-    *out = (int64_t)object.number;
+                         keys[field], (int64_t)value.number, min, max);
+    *out = (int64_t)value.number;
     return KVF_OK;
 }
 
@@ -110,39 +131,37 @@ static enum kvf_status read_integer(const struct found *found, enum field field,
 static enum kvf_status read_optional(const struct found *found, enum field field, int64_t *out,
                                      struct kvf_error *error)
 {
-    struct kvfi_trt_walk_object object;
+    struct kvfi_trt_value value;
 
     *out = KVF_TRTLLM_NONE;
-    if (!value_of(found, field, &object) || object.kind == KVFI_WALK_NIL)
+    if (!value_of(found, field, &value) || value.type == KVFI_TRT_NIL)
         return KVF_OK;
     return read_integer(found, field, 0, INT64_MAX, out, error);
 }
 
 static enum kvf_status read_bounce(const struct found *found, struct kvfi_trtllm_ask *ask, struct kvf_error *error)
 {
-    struct kvfi_trt_walk_object object;
+    struct kvfi_trt_value value;
 
-    if (!value_of(found, BOUNCE, &object) || object.kind == KVFI_WALK_NIL)
+    if (!value_of(found, BOUNCE, &value) || value.type == KVFI_TRT_NIL)
         return KVF_OK;
-    if ((object.kind != KVFI_WALK_INTEGER && object.kind != KVFI_WALK_HUGE) ||
-        (object.kind == KVFI_WALK_INTEGER && (int64_t)object.number < 0))
+    if (value.type != KVFI_TRT_UNSIGNED)
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s is %s, expected an address or nil", keys[BOUNCE],
-                         object.kind == KVFI_WALK_INTEGER ? "a negative integer"
-                                                          : kvfi_trt_walk_kind_text(object.kind));
+                         text_of(&value));
     ask->has_bounce = true;
-    ask->bounce_base = object.number;
+    ask->bounce_base = value.number;
     return KVF_OK;
 }
 
-static enum kvf_status check_name(const struct found *found, struct kvfi_trt_walk_object *out, struct kvf_error *error)
+static enum kvf_status check_name(const struct found *found, struct kvfi_trt_value *out, struct kvf_error *error)
 {
     if (!value_of(found, INSTANCE_NAME, out))
         return missing(INSTANCE_NAME, error);
-    if (out->kind != KVFI_WALK_TEXT)
+    if (out->type != KVFI_TRT_STR)
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: instance_name is %s, expected a text",
-                         kvfi_trt_walk_kind_text(out->kind));
+                         text_of(out));
     if (out->count == 0 || out->count > KVF_TRTLLM_MAX_TEXT_BYTES)
-        return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: instance_name has %" PRIu64 " bytes, expected 1 to %d",
+        return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: instance_name has %zu bytes, expected 1 to %d",
                          out->count, KVF_TRTLLM_MAX_TEXT_BYTES);
     if (!kvfi_text_is_clean((const char *)out->data, out->count))
         return kvfi_fail(error, KVF_ERR_PROTOCOL,
@@ -156,49 +175,49 @@ static enum kvf_status check_name(const struct found *found, struct kvfi_trt_wal
 static enum kvf_status check_groups(const struct found *found, size_t *group_count, size_t *id_count,
                                     struct kvf_error *error)
 {
-    struct kvfi_trt_walk walk = found->values[BLOCK_IDS];
-    struct kvfi_trt_walk_object list, ids;
+    struct kvfi_trt_reader reader = found->values[BLOCK_IDS];
+    struct kvfi_trt_value list, ids;
 
-    if (walk.at == NULL)
+    if (reader.bytes == NULL)
         return missing(BLOCK_IDS, error);
-    if (!kvfi_trt_walk_next(&walk, &list))
-        return broken(&walk, error);
-    if (list.kind != KVFI_WALK_ARRAY)
+    if (!kvfi_trt_next(&reader, &list))
+        return broken(&reader, error);
+    if (list.type != KVFI_TRT_ARRAY)
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s is %s, expected an array", keys[BLOCK_IDS],
-                         kvfi_trt_walk_kind_text(list.kind));
+                         text_of(&list));
     if (list.count > KVF_TRTLLM_MAX_GROUPS)
-        return kvfi_fail(error, KVF_ERR_LIMIT, "REQUEST_DATA: %s has %" PRIu64 " groups, at most %d are taken",
+        return kvfi_fail(error, KVF_ERR_LIMIT, "REQUEST_DATA: %s has %zu groups, at most %d are taken",
                          keys[BLOCK_IDS], list.count, KVF_TRTLLM_MAX_GROUPS);
     *id_count = 0;
-    for (uint64_t i = 0; i < list.count; i++) {
-        if (!kvfi_trt_walk_next(&walk, &ids))
-            return broken(&walk, error);
-        if (ids.kind != KVFI_WALK_BINARY)
-            return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s[%" PRIu64 "] is %s, expected binary",
-                             keys[BLOCK_IDS], i, kvfi_trt_walk_kind_text(ids.kind));
+    for (size_t i = 0; i < list.count; i++) {
+        if (!kvfi_trt_next(&reader, &ids))
+            return broken(&reader, error);
+        if (ids.type != KVFI_TRT_BIN)
+            return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s[%zu] is %s, expected bytes",
+                             keys[BLOCK_IDS], i, text_of(&ids));
         if (ids.count % 8 != 0)
-            return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s[%" PRIu64 "] has %" PRIu64
-                             " bytes, which is no number of 8-byte ids", keys[BLOCK_IDS], i, ids.count);
-        *id_count += (size_t)(ids.count / 8);
+            return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s[%zu] has %zu bytes, which is no number of "
+                             "8-byte ids", keys[BLOCK_IDS], i, ids.count);
+        *id_count += ids.count / 8;
     }
-    *group_count = (size_t)list.count;
+    *group_count = list.count;
     return KVF_OK;
 }
 
 static void copy_groups(const struct found *found, size_t group_count, struct kvf_trtllm_blocks *groups, int64_t *ids)
 {
-    struct kvfi_trt_walk walk = found->values[BLOCK_IDS];
-    struct kvfi_trt_walk_object object;
+    struct kvfi_trt_reader reader = found->values[BLOCK_IDS];
+    struct kvfi_trt_value value;
 
-    if (!kvfi_trt_walk_next(&walk, &object))
+    if (!kvfi_trt_next(&reader, &value))
         return;
-    for (size_t i = 0; i < group_count && kvfi_trt_walk_next(&walk, &object); i++) {
-        groups[i] = (struct kvf_trtllm_blocks){.ids = ids, .count = (size_t)(object.count / 8)};
+    for (size_t i = 0; i < group_count && kvfi_trt_next(&reader, &value); i++) {
+        groups[i] = (struct kvf_trtllm_blocks){.ids = ids, .count = value.count / 8};
         for (size_t b = 0; b < groups[i].count; b++) {
-            uint64_t value = 0;
+            uint64_t id = 0;
             for (int k = 7; k >= 0; k--)
-                value = value << 8 | object.data[8 * b + (size_t)k];
-            *ids++ = (int64_t)value;
+                id = id << 8 | value.data[8 * b + (size_t)k];
+            *ids++ = (int64_t)id;
         }
     }
 }
@@ -223,7 +242,7 @@ static enum kvf_status read_numbers(const struct found *found, struct kvfi_trtll
 }
 
 /* One block of memory: groups, ids, name. The counts are bounded by the bytes that are there. */
-static enum kvf_status fill(const struct found *found, const struct kvfi_trt_walk_object *name, size_t id_count,
+static enum kvf_status fill(const struct found *found, const struct kvfi_trt_value *name, size_t id_count,
                             struct kvfi_trtllm_ask *ask, struct kvf_error *error)
 {
     size_t groups_bytes = ask->group_count * sizeof(struct kvf_trtllm_blocks);
@@ -248,7 +267,7 @@ enum kvf_status kvfi_trtllm_ask_decode(const void *bytes, size_t byte_count, str
 {
     struct kvfi_trtllm_ask ask = {0};
     struct found found = {0};
-    struct kvfi_trt_walk_object name;
+    struct kvfi_trt_value name;
     size_t id_count = 0;
     enum kvf_status status;
 
@@ -273,7 +292,7 @@ bool kvfi_trtllm_ask_peek(const void *bytes, size_t byte_count, int64_t *rid, in
                           size_t name_capacity, int64_t *instance_rank)
 {
     struct found found = {0};
-    struct kvfi_trt_walk_object text;
+    struct kvfi_trt_value text;
     bool complete = true;
 
     name[0] = '\0';

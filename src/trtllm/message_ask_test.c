@@ -124,13 +124,13 @@ static const struct row bad[] = {
      "616e6b01ba626c6f636b5f6964735f7065725f6c617965725f67726f75707391c4080200000000000000aa756e"
      "697175655f72696409af6473745f73746172745f746f6b656ec0a86175785f736c6f74c0a8736c6963655f6964"
      "c0af626f756e63655f6473745f62617365c0",
-     153, "sender_req_id is a boolean"},
+     153, "sender_req_id is true or false"},
     {"float rank",
      "89ad73656e6465725f7265715f696407ad696e7374616e63655f6e616d65a367656ead696e7374616e63655f72"
      "616e6bcb3ff0000000000000ba626c6f636b5f6964735f7065725f6c617965725f67726f75707391c408020000"
      "0000000000aa756e697175655f72696409af6473745f73746172745f746f6b656ec0a86175785f736c6f74c0a8"
      "736c6963655f6964c0af626f756e63655f6473745f62617365c0",
-     161, "instance_rank is a float"},
+     161, "instance_rank is a fraction"},
     {"negative rank",
      "89ad73656e6465725f7265715f696407ad696e7374616e63655f6e616d65a367656ead696e7374616e63655f72"
      "616e6bffba626c6f636b5f6964735f7065725f6c617965725f67726f75707391c4080200000000000000aa756e"
@@ -148,7 +148,7 @@ static const struct row bad[] = {
      "72616e6b01ba626c6f636b5f6964735f7065725f6c617965725f67726f75707391c4080200000000000000aa75"
      "6e697175655f72696409af6473745f73746172745f746f6b656ec0a86175785f736c6f74c0a8736c6963655f69"
      "64c0af626f756e63655f6473745f62617365c0",
-     154, "instance_name is binary, expected a text"},
+     154, "instance_name is bytes, expected a text"},
     {"empty name",
      "89ad73656e6465725f7265715f696407ad696e7374616e63655f6e616d65a0ad696e7374616e63655f72616e6b"
      "01ba626c6f636b5f6964735f7065725f6c617965725f67726f75707391c4080200000000000000aa756e697175"
@@ -172,7 +172,7 @@ static const struct row bad[] = {
      "616e6b01ba626c6f636b5f6964735f7065725f6c617965725f67726f757073c4080100000000000000aa756e69"
      "7175655f72696409af6473745f73746172745f746f6b656ec0a86175785f736c6f74c0a8736c6963655f6964c0"
      "af626f756e63655f6473745f62617365c0",
-     152, "block_ids_per_layer_groups is binary, expected an array"},
+     152, "block_ids_per_layer_groups is bytes, expected an array"},
     {"ids are a map",
      "89ad73656e6465725f7265715f696407ad696e7374616e63655f6e616d65a367656ead696e7374616e63655f72"
      "616e6b01ba626c6f636b5f6964735f7065725f6c617965725f67726f75707380aa756e697175655f72696409af"
@@ -184,13 +184,13 @@ static const struct row bad[] = {
      "616e6b01ba626c6f636b5f6964735f7065725f6c617965725f67726f75707392c40801000000000000009101aa"
      "756e697175655f72696409af6473745f73746172745f746f6b656ec0a86175785f736c6f74c0a8736c6963655f"
      "6964c0af626f756e63655f6473745f62617365c0",
-     155, "block_ids_per_layer_groups[1] is an array, expected binary"},
+     155, "block_ids_per_layer_groups[1] is an array, expected bytes"},
     {"a group is nil",
      "89ad73656e6465725f7265715f696407ad696e7374616e63655f6e616d65a367656ead696e7374616e63655f72"
      "616e6b01ba626c6f636b5f6964735f7065725f6c617965725f67726f75707391c0aa756e697175655f72696409"
      "af6473745f73746172745f746f6b656ec0a86175785f736c6f74c0a8736c6963655f6964c0af626f756e63655f"
      "6473745f62617365c0",
-     144, "block_ids_per_layer_groups[0] is nil, expected binary"},
+     144, "block_ids_per_layer_groups[0] is nil, expected bytes"},
     {"a group of 7 bytes",
      "89ad73656e6465725f7265715f696407ad696e7374616e63655f6e616d65a367656ead696e7374616e63655f72"
      "616e6b01ba626c6f636b5f6964735f7065725f6c617965725f67726f75707391c40731323334353637aa756e69"
@@ -399,26 +399,40 @@ static void test_every_cut(void **state)
     }
 }
 
-/* A deep nest is stepped over without recursion. */
-static void test_deep_nest(void **state)
+/* An unknown key may hold a nest; one that no peer means is refused, and never recursed into. */
+static enum kvf_status decode_nest(size_t depth, struct kvf_error *error)
 {
-    size_t depth = 1000000, tail_count;
+    size_t tail_count;
     unsigned char *tail = from_hex(least_hex, &tail_count);
     unsigned char *bytes = malloc(1 + 2 + depth + 1 + tail_count - 1);
     struct kvfi_trtllm_ask ask;
+    enum kvf_status status;
 
-    (void)state;
     bytes[0] = 0x8a;
     bytes[1] = 0xa1;
     bytes[2] = 'z';
     memset(bytes + 3, 0x91, depth);
     bytes[3 + depth] = 0xc0;
     memcpy(bytes + 4 + depth, tail + 1, tail_count - 1);
-    assert_int_equal(kvfi_trtllm_ask_decode(bytes, 3 + depth + tail_count, &ask, NULL), KVF_OK);
-    assert_string_equal(ask.instance_name, "x");
-    kvfi_trtllm_ask_fini(&ask);
+    status = kvfi_trtllm_ask_decode(bytes, 3 + depth + tail_count, &ask, error);
+    if (status == KVF_OK) {
+        assert_string_equal(ask.instance_name, "x");
+        kvfi_trtllm_ask_fini(&ask);
+    }
     free(bytes);
     free(tail);
+    return status;
+}
+
+static void test_deep_nest(void **state)
+{
+    struct kvf_error error;
+
+    (void)state;
+    assert_int_equal(decode_nest(32, NULL), KVF_OK);
+    assert_int_equal(decode_nest(33, &error), KVF_ERR_PROTOCOL);
+    assert_non_null(strstr(error.text, "nested more than 32 deep"));
+    assert_int_equal(decode_nest(1000000, NULL), KVF_ERR_PROTOCOL);
 }
 
 static void test_limits(void **state)

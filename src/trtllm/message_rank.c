@@ -2,48 +2,51 @@
 #include <string.h>
 
 #include "trtllm/message.h"
-#include "trtllm/walk.h"
+#include "trtllm/rank_bytes.h"
 #include "wire/text.h"
 
-static bool is_key(const struct kvfi_trt_walk_object *object, const char *key)
+static bool is_key(const struct kvfi_trt_value *value, const char *key)
 {
-    return object->kind == KVFI_WALK_TEXT && object->count == strlen(key) &&
-           memcmp(object->data, key, object->count) == 0;
+    return value->type == KVFI_TRT_STR && value->count == strlen(key) &&
+           memcmp(value->data, key, value->count) == 0;
 }
 
-static void take_text(const struct kvfi_trt_walk_object *object, char *out, size_t capacity)
+static void take_text(const struct kvfi_trt_value *value, char *out, size_t capacity)
 {
-    if (object->kind != KVFI_WALK_TEXT || object->count >= capacity ||
-        !kvfi_text_is_clean((const char *)object->data, (size_t)object->count))
+    if (value->type != KVFI_TRT_STR || value->count >= capacity ||
+        !kvfi_text_is_clean((const char *)value->data, value->count))
         return;
-    memcpy(out, object->data, (size_t)object->count);
-    out[object->count] = '\0';
+    memcpy(out, value->data, value->count);
+    out[value->count] = '\0';
 }
 
 bool kvfi_trtllm_peek_rank(const void *bytes, size_t byte_count, char *name, size_t name_capacity,
                            int64_t *instance_rank, char *endpoint, size_t endpoint_capacity)
 {
-    const unsigned char *begin = bytes;
-    struct kvfi_trt_walk walk = {begin, begin, begin + byte_count};
-    struct kvfi_trt_walk_object map, key, value;
+    struct kvfi_trt_reader reader = {.bytes = bytes, .count = byte_count}, inside;
+    struct kvfi_trt_value map, key, value;
     bool has_rank = false;
 
     name[0] = endpoint[0] = '\0';
-    if (!kvfi_trt_walk_next(&walk, &map) || map.kind != KVFI_WALK_MAP)
+    if (!kvfi_trt_next(&reader, &map) || map.type != KVFI_TRT_DICT)
         return false;
-    for (uint64_t i = 0; i < map.count; i++) {
-        if (!kvfi_trt_walk_next(&walk, &key) || !kvfi_trt_walk_skip(&walk, &key) || !kvfi_trt_walk_next(&walk, &value))
+    for (size_t i = 0; i < map.count; i++) {
+        inside = reader;
+        if (!kvfi_trt_next(&inside, &key) || kvfi_trt_skip(&reader) != KVFI_TRT_SKIPPED)
+            break;
+        inside = reader;
+        if (!kvfi_trt_next(&inside, &value))
             break;
         if (is_key(&key, "instance_name")) {
             take_text(&value, name, name_capacity);
         } else if (is_key(&key, "self_endpoint")) {
             take_text(&value, endpoint, endpoint_capacity);
-        } else if (is_key(&key, "instance_rank") && value.kind == KVFI_WALK_INTEGER &&
+        } else if (is_key(&key, "instance_rank") && value.type == KVFI_TRT_UNSIGNED &&
                    value.number < KVF_TRTLLM_MAX_RANKS) {
             *instance_rank = (int64_t)value.number;
             has_rank = true;
         }
-        if (!kvfi_trt_walk_skip(&walk, &value))
+        if (kvfi_trt_skip(&reader) != KVFI_TRT_SKIPPED)
             break;
     }
     return has_rank && name[0] != '\0' && endpoint[0] != '\0';
