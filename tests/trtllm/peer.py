@@ -222,7 +222,7 @@ class Rank:
         self.dealers[endpoint].send_multipart(list(frames))
 
     def count(self, tag):
-        return sum(1 for kind, _ in self.came if kind == tag)
+        return sum(1 for kind, _ in list(self.came) if kind == tag)
 
 
 def ascii_int(number):
@@ -299,7 +299,7 @@ class Generation(Rank):
     def ends(self, rid):
         """{writer: its last word} of those that have said it."""
         out = {}
-        for writer, words in self.words.get(rid, {}).items():
+        for writer, words in list(self.words.get(rid, {}).items()):  # its thread may add some meanwhile
             for _, last, status in words:
                 if writer not in out and (status in (FAILED, FAILED_QUIESCED) or (status == SUCCESS and last)):
                     out[writer] = status
