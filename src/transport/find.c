@@ -35,3 +35,16 @@ enum kvf_status kvfi_no_chunks(struct kvfi_transport *transport, uint64_t peer, 
     (void)transport, (void)peer, (void)chunk;
     return kvfi_fail(error, KVF_ERR_NOT_SUPPORTED, "this transport moves plain ranges, not chunks of a plan");
 }
+
+enum kvf_status kvfi_no_arm(struct kvfi_transport *transport, const struct kvfi_arm *arm, struct kvf_error *error)
+{
+    (void)transport, (void)arm;
+    return kvfi_fail(error, KVF_ERR_NOT_SUPPORTED,
+                     "this transport's peers write what they were told to, nothing is armed");
+}
+
+bool kvfi_nothing_armed(struct kvfi_transport *transport, uint64_t grant)
+{
+    (void)transport, (void)grant;
+    return true;
+}

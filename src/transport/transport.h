@@ -199,4 +199,8 @@ enum kvf_status kvfi_no_ranges(struct kvfi_transport *transport, uint64_t peer, 
 enum kvf_status kvfi_no_chunks(struct kvfi_transport *transport, uint64_t peer, const struct kvfi_chunk *chunk,
                                struct kvf_error *error);
 
+/** The entries `arm` and `disarm` of transports without KVFI_CAP_BOXES. */
+enum kvf_status kvfi_no_arm(struct kvfi_transport *transport, const struct kvfi_arm *arm, struct kvf_error *error);
+bool kvfi_nothing_armed(struct kvfi_transport *transport, uint64_t grant);
+
 #endif

@@ -99,18 +99,6 @@ static size_t cma_events(struct kvfi_transport *transport, struct kvfi_transport
     return kvfi_queue_take(&transport->queue, events, capacity);
 }
 
-static enum kvf_status cma_arm(struct kvfi_transport *transport, const struct kvfi_arm *arm, struct kvf_error *error)
-{
-    (void)transport, (void)arm;
-    return kvfi_fail(error, KVF_ERR_NOT_SUPPORTED, "cma: peers write whatever they were told to, nothing is armed");
-}
-
-static bool cma_disarm(struct kvfi_transport *transport, uint64_t grant)
-{
-    (void)transport, (void)grant;
-    return true;
-}
-
 static enum kvf_status cma_probe(struct kvfi_transport *transport, const char *endpoint, struct kvf_error *error)
 {
     enum kvf_status status;
@@ -135,8 +123,8 @@ const struct kvfi_transport_ops kvfi_cma_ops = {
     .endpoint = cma_endpoint,
     .event_fd = cma_event_fd,
     .events = cma_events,
-    .arm = cma_arm,
-    .disarm = cma_disarm,
+    .arm = kvfi_no_arm,
+    .disarm = kvfi_nothing_armed,
     .probe = cma_probe,
     .connect = kvfi_cma_connect,
     .disconnect = kvfi_cma_disconnect,

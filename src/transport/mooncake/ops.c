@@ -151,18 +151,6 @@ static size_t moon_events(struct kvfi_transport *transport, struct kvfi_transpor
     return kvfi_queue_take(&transport->queue, events, capacity);
 }
 
-static enum kvf_status moon_arm(struct kvfi_transport *transport, const struct kvfi_arm *arm, struct kvf_error *error)
-{
-    (void)transport, (void)arm;
-    return kvfi_fail(error, KVF_ERR_NOT_SUPPORTED, "mooncake: peers write whatever they were told, nothing is armed");
-}
-
-static bool moon_disarm(struct kvfi_transport *transport, uint64_t grant)
-{
-    (void)transport, (void)grant;
-    return true;
-}
-
 /* Names that other programs guess a port for are none of an endpoint. */
 static enum kvf_status moon_probe(struct kvfi_transport *transport, const char *endpoint, struct kvf_error *error)
 {
@@ -206,8 +194,8 @@ const struct kvfi_transport_ops kvfi_mooncake_ops = {
     .endpoint = moon_endpoint,
     .event_fd = moon_event_fd,
     .events = moon_events,
-    .arm = moon_arm,
-    .disarm = moon_disarm,
+    .arm = kvfi_no_arm,
+    .disarm = kvfi_nothing_armed,
     .probe = moon_probe,
     .connect = moon_connect,
     .disconnect = kvfi_moon_peer_disconnect,
