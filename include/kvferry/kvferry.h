@@ -17,5 +17,8 @@
 #include "kvferry/trtllm.h"
 #include "kvferry/trtllm_worker.h"
 #include "kvferry/version.h"
+#include "kvferry/vllm.h"
+#include "kvferry/vllm_scheduler.h"
+#include "kvferry/vllm_worker.h"
 
 #endif
