@@ -81,7 +81,7 @@ KVF_API enum kvf_status kvf_vllm_scheduler_matched_tokens(kvf_vllm_scheduler *sc
                                                           struct kvf_error *error);
 
 /** Blocks have been allocated for a request.
- *  @param groups  per group of the engine, or per transferred group: new blocks that no hash names and that are not null
+ *  @param groups  per group of the engine, or per transferred group: new blocks that no hash names, without null ones
  *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT (the role does not do this; "Expected {n} KV cache groups, got {m}.");
  *          KVF_ERR_NO_MEMORY */
 KVF_API enum kvf_status kvf_vllm_scheduler_allocated(kvf_vllm_scheduler *scheduler, struct kvf_vllm_request *request,

@@ -59,8 +59,8 @@ struct kvf_vllm_worker_options {
     const struct kvf_vllm_layer *layers;
     size_t layer_count;
     int64_t kernel_blocks_per_block; /**< default 1 */
-    int64_t kv_cache_groups;         /**< of the engine, those that are not transferred too: with more than one, failures
-                                          are told by request, not by block. Default 0 = group_count */
+    int64_t kv_cache_groups;         /**< of the engine, not only those that are transferred: with several, failures are
+                                          told by request, not by block. Default 0 = group_count */
 
     const char *host;                /**< address to bind and publish (VLLM_HOST_IP); IPv6 without brackets. Default
                                           "127.0.0.1" */
@@ -69,18 +69,18 @@ struct kvf_vllm_worker_options {
     const char *bootstrap_url;       /**< producer: the registry, "http://HOST:PORT"; NULL = do not register */
     int32_t layout_ids;              /**< 1: as 0.33.0 does, send and answer layout ids; 0: as 0.32.0. Default 1 */
     int32_t register_attempts;       /**< default 3 */
-    int64_t connector_timeout_ns;    /**< per phase of an HTTP request (VLLM_MOONCAKE_CONNECTOR_TIMEOUT); default 30 s */
+    int64_t connector_timeout_ns;    /**< per phase of an HTTP request (VLLM_MOONCAKE_CONNECTOR_TIMEOUT); default
+                                          30 s */
     int64_t abort_request_timeout_ns; /**< how long a pull waits for a request's blocks, and how long they are kept for
                                           one (VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT); a consumer waits for each answer so
                                           long and receive_slack_ns longer. Default 480 s */
     int64_t receive_slack_ns;        /**< default 60 s */
     int64_t settle_timeout_ns;       /**< a failed request whose blocks a peer may still write is told so long after its
                                           failure all the same; default 0 = never */
-    int64_t topology_refresh_ns;     /**< what a registry said is asked again before use when it is older, incomplete, or
-                                          its engine did not answer; default 30 s */
+    int64_t topology_refresh_ns;     /**< what a registry said is asked again before use when it is older or incomplete,
+                                          or its engine did not answer; default 30 s */
     int64_t max_pulls;               /**< pulls that wait for readiness or are written, in all; default 65536 */
-    int64_t max_transfers;           /**< transfer ids that are tracked; more pulls for unknown ones are refused. Default
-                                          262144 */
+    int64_t max_transfers;           /**< transfer ids that are tracked; pulls for more are refused. Default 262144 */
     int64_t max_message_bytes;       /**< longest message of the side channel; default 64 MiB */
     int64_t max_prepared;            /**< layouts of peers that are remembered; default 1024 */
     int64_t event_capacity;          /**< events held; the oldest go. Default 65536 */
@@ -103,8 +103,8 @@ KVF_API enum kvf_status kvf_vllm_worker_open(const struct kvf_vllm_worker_option
  *  @param memory   allocations, each once; the memory is borrowed until it is registered anew, or close
  *  @param regions  acquired
  *  @param has_opaque_row  1: the registration has opaque storages
- *  @return KVF_OK; KVF_ERR_AGAIN (requests are out that use the earlier memory); KVF_ERR_INVALID_ARGUMENT: a region that
- *          lies in no allocation; KVF_ERR_EXISTS: allocations overlap; KVF_ERR_UNREACHABLE "Failed to register ... with
+ *  @return KVF_OK; KVF_ERR_AGAIN (requests are out that use the earlier memory); KVF_ERR_INVALID_ARGUMENT: a region
+ *          that lies in no allocation; KVF_ERR_EXISTS: allocations overlap; KVF_ERR_UNREACHABLE "Failed to register ... with
  *          the Mooncake bootstrap server at ... after 3 attempts."; KVF_ERR_REFUSED with what the registry answered;
  *          KVF_ERR_TIMEOUT; KVF_ERR_ADDRESS_IN_USE; KVF_ERR_NO_MEMORY; KVF_ERR_SYSTEM */
 KVF_API enum kvf_status kvf_vllm_worker_register(kvf_vllm_worker *worker, const struct kvf_vllm_storage *memory,
@@ -113,7 +113,8 @@ KVF_API enum kvf_status kvf_vllm_worker_register(kvf_vllm_worker *worker, const 
 
 /** Takes the memory back from the transfer engine (an engine that goes to sleep), and registers the same again. The
  *  regions and the layout id stay. Pulls that come meanwhile wait.
- *  @return KVF_OK; KVF_ERR_AGAIN (requests are out); KVF_ERR_INVALID_ARGUMENT (not registered; asleep or awake already) */
+ *  @return KVF_OK; KVF_ERR_AGAIN (requests are out); KVF_ERR_INVALID_ARGUMENT (not registered; asleep or
+ *          awake already) */
 KVF_API enum kvf_status kvf_vllm_worker_sleep(kvf_vllm_worker *worker, int64_t timeout_ns, struct kvf_error *error);
 KVF_API enum kvf_status kvf_vllm_worker_wake(kvf_vllm_worker *worker, struct kvf_error *error);
 
@@ -132,8 +133,8 @@ KVF_API enum kvf_status kvf_vllm_worker_endpoints(kvf_vllm_worker *worker, struc
 
 /* ---- one engine step ----------------------------------------------------------------------------------------- */
 
-/** Takes what the scheduler decided: pulls are begun, blocks that are ready are offered, transfers that will not be sent
- *  are dropped, and pulls that wait for them are answered with an error at once. All or nothing.
+/** Takes what the scheduler decided: pulls are begun, blocks that are ready are offered, transfers that will not be
+ *  sent are dropped, and pulls that wait for them are answered with an error at once. All or nothing.
  *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT naming request and field (an id empty or too long, a role that does not do
  *          this); KVF_ERR_IDS; KVF_ERR_EXISTS (a d_req_id that is being fetched already); KVF_ERR_AGAIN (not
  *          registered, asleep); KVF_ERR_LIMIT; KVF_ERR_CLOSED; KVF_ERR_NO_MEMORY */
