@@ -9,8 +9,8 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "trtllm/message.h"
-#include "trtllm/rank_bytes.h"
 #include "wire/text.h"
+#include "wire/values.h"
 
 /* ---- fields ------------------------------------------------------------------------------------------------- */
 
@@ -23,10 +23,10 @@ static const char *const keys[FIELDS] = {
 
 /* Where each field's value begins; no bytes = not there. */
 struct found {
-    struct kvfi_trt_reader values[FIELDS];
+    struct kvfi_value_reader values[FIELDS];
 };
 
-static enum kvf_status broken(const struct kvfi_trt_reader *reader, struct kvf_error *error)
+static enum kvf_status broken(const struct kvfi_value_reader *reader, struct kvf_error *error)
 {
     return kvfi_fail_at(error, KVF_ERR_PROTOCOL, (int64_t)reader->at,
                         "REQUEST_DATA: byte %zu of %zu starts nothing that fits in the bytes left", reader->at,
@@ -34,33 +34,33 @@ static enum kvf_status broken(const struct kvfi_trt_reader *reader, struct kvf_e
 }
 
 /* Steps over one value; `*out` is its head. */
-static enum kvf_status step_over(struct kvfi_trt_reader *reader, struct kvfi_trt_value *out, struct kvf_error *error)
+static enum kvf_status step_over(struct kvfi_value_reader *reader, struct kvfi_value *out, struct kvf_error *error)
 {
-    struct kvfi_trt_reader start = *reader, head = *reader;
-    enum kvfi_trt_skip skip = kvfi_trt_next(&head, out) ? kvfi_trt_skip(reader) : KVFI_TRT_CUT;
+    struct kvfi_value_reader start = *reader, head = *reader;
+    enum kvfi_value_skip skip = kvfi_value_next(&head, out) ? kvfi_value_skip(reader) : KVFI_VALUE_CUT;
 
-    if (skip == KVFI_TRT_TOO_DEEP)
+    if (skip == KVFI_VALUE_TOO_DEEP)
         return kvfi_fail_at(error, KVF_ERR_PROTOCOL, (int64_t)reader->at, "REQUEST_DATA: byte %zu is nested more than "
-                            "%d deep", reader->at, KVFI_TRT_SKIP_DEPTH);
-    return skip == KVFI_TRT_SKIPPED ? KVF_OK : broken(&start, error);
+                            "%d deep", reader->at, KVFI_VALUE_SKIP_DEPTH);
+    return skip == KVFI_VALUE_SKIPPED ? KVF_OK : broken(&start, error);
 }
 
-static const char *text_of(const struct kvfi_trt_value *value)
+static const char *text_of(const struct kvfi_value *value)
 {
-    bool huge = value->type == KVFI_TRT_UNSIGNED && value->number > INT64_MAX;
-    return huge ? "above 2^63 - 1" : kvfi_trt_type_text(value->type);
+    bool huge = value->type == KVFI_VALUE_UNSIGNED && value->number > INT64_MAX;
+    return huge ? "above 2^63 - 1" : kvfi_value_type_text(value->type);
 }
 
-static bool is_integer(const struct kvfi_trt_value *value)
+static bool is_integer(const struct kvfi_value *value)
 {
-    return value->type == KVFI_TRT_NEGATIVE || (value->type == KVFI_TRT_UNSIGNED && value->number <= INT64_MAX);
+    return value->type == KVFI_VALUE_NEGATIVE || (value->type == KVFI_VALUE_UNSIGNED && value->number <= INT64_MAX);
 }
 
-static enum field find_key(const struct kvfi_trt_value *value)
+static enum field find_key(const struct kvfi_value *value)
 {
     int field = 0;
 
-    if (value->type != KVFI_TRT_STR)
+    if (value->type != KVFI_VALUE_STR)
         return FIELDS;
     while (field < FIELDS &&
            (strlen(keys[field]) != value->count || memcmp(keys[field], value->data, value->count) != 0))
@@ -71,14 +71,14 @@ static enum field find_key(const struct kvfi_trt_value *value)
 static enum kvf_status find_values(const unsigned char *bytes, size_t byte_count, struct found *out,
                                    struct kvf_error *error)
 {
-    struct kvfi_trt_reader reader = {.bytes = bytes, .count = byte_count};
-    struct kvfi_trt_value map, value;
+    struct kvfi_value_reader reader = {.bytes = bytes, .count = byte_count};
+    struct kvfi_value map, value;
     enum kvf_status status = KVF_OK;
     enum field field;
 
-    if (!kvfi_trt_next(&reader, &map))
+    if (!kvfi_value_next(&reader, &map))
         return broken(&reader, error);
-    if (map.type != KVFI_TRT_DICT)
+    if (map.type != KVFI_VALUE_DICT)
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: payload is %s, expected a map", text_of(&map));
     for (size_t i = 0; status == KVF_OK && i < map.count; i++) {
         status = step_over(&reader, &value, error);
@@ -98,11 +98,11 @@ static enum kvf_status find_values(const unsigned char *bytes, size_t byte_count
 }
 
 /* The head of a field's value; false when it is not there. The bytes were walked once: it can be read. */
-static bool value_of(const struct found *found, enum field field, struct kvfi_trt_value *out)
+static bool value_of(const struct found *found, enum field field, struct kvfi_value *out)
 {
-    struct kvfi_trt_reader reader = found->values[field];
+    struct kvfi_value_reader reader = found->values[field];
 
-    return reader.bytes != NULL && kvfi_trt_next(&reader, out);
+    return reader.bytes != NULL && kvfi_value_next(&reader, out);
 }
 
 static enum kvf_status missing(enum field field, struct kvf_error *error)
@@ -113,7 +113,7 @@ static enum kvf_status missing(enum field field, struct kvf_error *error)
 static enum kvf_status read_integer(const struct found *found, enum field field, int64_t min, int64_t max,
                                     int64_t *out, struct kvf_error *error)
 {
-    struct kvfi_trt_value value;
+    struct kvfi_value value;
 
     if (!value_of(found, field, &value))
         return missing(field, error);
@@ -131,21 +131,21 @@ static enum kvf_status read_integer(const struct found *found, enum field field,
 static enum kvf_status read_optional(const struct found *found, enum field field, int64_t *out,
                                      struct kvf_error *error)
 {
-    struct kvfi_trt_value value;
+    struct kvfi_value value;
 
     *out = KVF_TRTLLM_NONE;
-    if (!value_of(found, field, &value) || value.type == KVFI_TRT_NIL)
+    if (!value_of(found, field, &value) || value.type == KVFI_VALUE_NIL)
         return KVF_OK;
     return read_integer(found, field, 0, INT64_MAX, out, error);
 }
 
 static enum kvf_status read_bounce(const struct found *found, struct kvfi_trtllm_ask *ask, struct kvf_error *error)
 {
-    struct kvfi_trt_value value;
+    struct kvfi_value value;
 
-    if (!value_of(found, BOUNCE, &value) || value.type == KVFI_TRT_NIL)
+    if (!value_of(found, BOUNCE, &value) || value.type == KVFI_VALUE_NIL)
         return KVF_OK;
-    if (value.type != KVFI_TRT_UNSIGNED)
+    if (value.type != KVFI_VALUE_UNSIGNED)
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s is %s, expected an address or nil", keys[BOUNCE],
                          text_of(&value));
     ask->has_bounce = true;
@@ -153,11 +153,11 @@ static enum kvf_status read_bounce(const struct found *found, struct kvfi_trtllm
     return KVF_OK;
 }
 
-static enum kvf_status check_name(const struct found *found, struct kvfi_trt_value *out, struct kvf_error *error)
+static enum kvf_status check_name(const struct found *found, struct kvfi_value *out, struct kvf_error *error)
 {
     if (!value_of(found, INSTANCE_NAME, out))
         return missing(INSTANCE_NAME, error);
-    if (out->type != KVFI_TRT_STR)
+    if (out->type != KVFI_VALUE_STR)
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: instance_name is %s, expected a text",
                          text_of(out));
     if (out->count == 0 || out->count > KVF_TRTLLM_MAX_TEXT_BYTES)
@@ -175,14 +175,14 @@ static enum kvf_status check_name(const struct found *found, struct kvfi_trt_val
 static enum kvf_status check_groups(const struct found *found, size_t *group_count, size_t *id_count,
                                     struct kvf_error *error)
 {
-    struct kvfi_trt_reader reader = found->values[BLOCK_IDS];
-    struct kvfi_trt_value list, ids;
+    struct kvfi_value_reader reader = found->values[BLOCK_IDS];
+    struct kvfi_value list, ids;
 
     if (reader.bytes == NULL)
         return missing(BLOCK_IDS, error);
-    if (!kvfi_trt_next(&reader, &list))
+    if (!kvfi_value_next(&reader, &list))
         return broken(&reader, error);
-    if (list.type != KVFI_TRT_ARRAY)
+    if (list.type != KVFI_VALUE_ARRAY)
         return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s is %s, expected an array", keys[BLOCK_IDS],
                          text_of(&list));
     if (list.count > KVF_TRTLLM_MAX_GROUPS)
@@ -190,9 +190,9 @@ static enum kvf_status check_groups(const struct found *found, size_t *group_cou
                          keys[BLOCK_IDS], list.count, KVF_TRTLLM_MAX_GROUPS);
     *id_count = 0;
     for (size_t i = 0; i < list.count; i++) {
-        if (!kvfi_trt_next(&reader, &ids))
+        if (!kvfi_value_next(&reader, &ids))
             return broken(&reader, error);
-        if (ids.type != KVFI_TRT_BIN)
+        if (ids.type != KVFI_VALUE_BIN)
             return kvfi_fail(error, KVF_ERR_PROTOCOL, "REQUEST_DATA: %s[%zu] is %s, expected bytes",
                              keys[BLOCK_IDS], i, text_of(&ids));
         if (ids.count % 8 != 0)
@@ -206,12 +206,12 @@ static enum kvf_status check_groups(const struct found *found, size_t *group_cou
 
 static void copy_groups(const struct found *found, size_t group_count, struct kvf_trtllm_blocks *groups, int64_t *ids)
 {
-    struct kvfi_trt_reader reader = found->values[BLOCK_IDS];
-    struct kvfi_trt_value value;
+    struct kvfi_value_reader reader = found->values[BLOCK_IDS];
+    struct kvfi_value value;
 
-    if (!kvfi_trt_next(&reader, &value))
+    if (!kvfi_value_next(&reader, &value))
         return;
-    for (size_t i = 0; i < group_count && kvfi_trt_next(&reader, &value); i++) {
+    for (size_t i = 0; i < group_count && kvfi_value_next(&reader, &value); i++) {
         groups[i] = (struct kvf_trtllm_blocks){.ids = ids, .count = value.count / 8};
         for (size_t b = 0; b < groups[i].count; b++) {
             uint64_t id = 0;
@@ -242,7 +242,7 @@ static enum kvf_status read_numbers(const struct found *found, struct kvfi_trtll
 }
 
 /* One block of memory: groups, ids, name. The counts are bounded by the bytes that are there. */
-static enum kvf_status fill(const struct found *found, const struct kvfi_trt_value *name, size_t id_count,
+static enum kvf_status fill(const struct found *found, const struct kvfi_value *name, size_t id_count,
                             struct kvfi_trtllm_ask *ask, struct kvf_error *error)
 {
     size_t groups_bytes = ask->group_count * sizeof(struct kvf_trtllm_blocks);
@@ -267,7 +267,7 @@ enum kvf_status kvfi_trtllm_ask_decode(const void *bytes, size_t byte_count, str
 {
     struct kvfi_trtllm_ask ask = {0};
     struct found found = {0};
-    struct kvfi_trt_value name;
+    struct kvfi_value name;
     size_t id_count = 0;
     enum kvf_status status;
 
@@ -292,7 +292,7 @@ bool kvfi_trtllm_ask_peek(const void *bytes, size_t byte_count, int64_t *rid, in
                           size_t name_capacity, int64_t *instance_rank)
 {
     struct found found = {0};
-    struct kvfi_trt_value text;
+    struct kvfi_value text;
     bool complete = true;
 
     name[0] = '\0';

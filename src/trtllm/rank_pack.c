@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "trtllm/rank_bytes.h"
 #include "trtllm/rank_fields.h"
+#include "wire/values.h"
 
 static int64_t int_at(const void *place)
 {
@@ -30,41 +30,41 @@ static size_t count_at(const void *object, const struct kvfi_trt_field *field)
     return count;
 }
 
-static void put_map(struct kvfi_trt_writer *writer, const struct kvfi_trt_map *map, const void *object);
+static void put_map(struct kvfi_value_writer *writer, const struct kvfi_trt_map *map, const void *object);
 
-static void put_item(struct kvfi_trt_writer *writer, const struct kvfi_trt_field *field, const void *items, size_t i)
+static void put_item(struct kvfi_value_writer *writer, const struct kvfi_trt_field *field, const void *items, size_t i)
 {
     if (field->kind == KVFI_TRT_TEXTS) {
-        kvfi_trt_put_text(writer, ((const char *const *)items)[i]);
+        kvfi_value_put_text(writer, ((const char *const *)items)[i]);
     } else if (field->kind == KVFI_TRT_ADDRESSES) {
-        kvfi_trt_put_unsigned(writer, ((const uint64_t *)items)[i]);
+        kvfi_value_put_unsigned(writer, ((const uint64_t *)items)[i]);
     } else if (field->kind == KVFI_TRT_MAPS) {
         put_map(writer, field->map, (const char *)items + i * field->map->bytes);
     } else if (field->kind == KVFI_TRT_ENTRIES) {
         const struct kvf_trtllm_entry *entry = (const struct kvf_trtllm_entry *)items + i;
 
-        kvfi_trt_put_array(writer, 3);
-        kvfi_trt_put_int(writer, entry->local_layer);
-        kvfi_trt_put_int(writer, entry->offset_bytes);
-        kvfi_trt_put_int(writer, entry->size_bytes);
+        kvfi_value_put_array(writer, 3);
+        kvfi_value_put_int(writer, entry->local_layer);
+        kvfi_value_put_int(writer, entry->offset_bytes);
+        kvfi_value_put_int(writer, entry->size_bytes);
     } else {
-        kvfi_trt_put_int(writer, ((const int64_t *)items)[i]);
+        kvfi_value_put_int(writer, ((const int64_t *)items)[i]);
     }
 }
 
-static void put_list(struct kvfi_trt_writer *writer, const struct kvfi_trt_field *field, const void *object)
+static void put_list(struct kvfi_value_writer *writer, const struct kvfi_trt_field *field, const void *object)
 {
     const void *items = pointer_at((const char *)object + field->offset);
     size_t count = count_at(object, field);
 
-    kvfi_trt_put_array(writer, count);
+    kvfi_value_put_array(writer, count);
     for (size_t i = 0; i < count; i++) put_item(writer, field, items, i);
 }
 
-static void put_eighths(struct kvfi_trt_writer *writer, int64_t eighths)
+static void put_eighths(struct kvfi_value_writer *writer, int64_t eighths)
 {
-    if (eighths % 8 == 0) kvfi_trt_put_int(writer, eighths / 8);
-    else kvfi_trt_put_double(writer, (double)eighths / 8);
+    if (eighths % 8 == 0) kvfi_value_put_int(writer, eighths / 8);
+    else kvfi_value_put_double(writer, (double)eighths / 8);
 }
 
 static bool is_nil(const struct kvfi_trt_field *field, const void *place)
@@ -79,25 +79,25 @@ static bool is_nil(const struct kvfi_trt_field *field, const void *place)
     }
 }
 
-static void put_value(struct kvfi_trt_writer *writer, const struct kvfi_trt_field *field, const void *object)
+static void put_value(struct kvfi_value_writer *writer, const struct kvfi_trt_field *field, const void *object)
 {
     const void *place = (const char *)object + field->offset;
 
     if (is_nil(field, place)) {
-        kvfi_trt_put_nil(writer);
+        kvfi_value_put_nil(writer);
         return;
     }
     switch (field->kind) {
     case KVFI_TRT_INT:
     case KVFI_TRT_INT_OR_NIL:
-    case KVFI_TRT_ENUM: kvfi_trt_put_int(writer, int_at(place)); break;
+    case KVFI_TRT_ENUM: kvfi_value_put_int(writer, int_at(place)); break;
     case KVFI_TRT_FLAG:
-    case KVFI_TRT_FLAG_OR_NIL: kvfi_trt_put_bool(writer, int_at(place) != 0); break;
-    case KVFI_TRT_ADDRESS: kvfi_trt_put_unsigned(writer, (uint64_t)int_at(place)); break;
+    case KVFI_TRT_FLAG_OR_NIL: kvfi_value_put_bool(writer, int_at(place) != 0); break;
+    case KVFI_TRT_ADDRESS: kvfi_value_put_unsigned(writer, (uint64_t)int_at(place)); break;
     case KVFI_TRT_EIGHTHS: put_eighths(writer, int_at(place)); break;
     case KVFI_TRT_TEXT:
-    case KVFI_TRT_TEXT_OR_NIL: kvfi_trt_put_text(writer, pointer_at(place)); break;
-    case KVFI_TRT_BYTES: kvfi_trt_put_bin(writer, pointer_at(place), count_at(object, field)); break;
+    case KVFI_TRT_TEXT_OR_NIL: kvfi_value_put_text(writer, pointer_at(place)); break;
+    case KVFI_TRT_BYTES: kvfi_value_put_bin(writer, pointer_at(place), count_at(object, field)); break;
     case KVFI_TRT_MAP_OR_NIL: put_map(writer, field->map, pointer_at(place)); break;
     default: put_list(writer, field, object); break;
     }
@@ -117,22 +117,22 @@ static bool is_written(const struct kvfi_trt_map *map, const struct kvfi_trt_fie
     return true;
 }
 
-static void put_map(struct kvfi_trt_writer *writer, const struct kvfi_trt_map *map, const void *object)
+static void put_map(struct kvfi_value_writer *writer, const struct kvfi_trt_map *map, const void *object)
 {
     size_t count = 0;
 
     for (size_t i = 0; i < map->field_count; i++) count += is_written(map, &map->fields[i], object);
-    kvfi_trt_put_map(writer, count);
+    kvfi_value_put_map(writer, count);
     for (size_t i = 0; i < map->field_count; i++) {
         if (!is_written(map, &map->fields[i], object)) continue;
-        kvfi_trt_put_text(writer, map->fields[i].name);
+        kvfi_value_put_text(writer, map->fields[i].name);
         put_value(writer, &map->fields[i], object);
     }
 }
 
 bool kvfi_trt_rank_spells(const struct kvf_trtllm_rank *rank, const void *bytes, size_t byte_count)
 {
-    struct kvfi_trt_writer writer = {.same_as = bytes, .capacity = byte_count};
+    struct kvfi_value_writer writer = {.same_as = bytes, .capacity = byte_count};
 
     put_map(&writer, &kvfi_trt_rank_map, &rank->spec);
     return !writer.differs && writer.used == byte_count;
@@ -141,7 +141,7 @@ bool kvfi_trt_rank_spells(const struct kvf_trtllm_rank *rank, const void *bytes,
 enum kvf_status kvf_trtllm_rank_encode(const kvf_trtllm_rank *rank, void *buffer, size_t capacity, size_t *byte_count,
                                        struct kvf_error *error)
 {
-    struct kvfi_trt_writer count = {0}, writer = {.out = buffer, .capacity = capacity};
+    struct kvfi_value_writer count = {0}, writer = {.out = buffer, .capacity = capacity};
     enum kvf_status status = KVF_OK;
 
     if (!rank || !byte_count || (!buffer && capacity)) {

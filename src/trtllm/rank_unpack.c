@@ -5,8 +5,8 @@
 #include <strings.h>
 
 #include "base/error.h"
-#include "trtllm/rank_bytes.h"
 #include "trtllm/rank_fields.h"
+#include "wire/values.h"
 
 /** One step of the way to a value, for sentences: a key, or an item of the key above it. */
 struct way {
@@ -16,7 +16,7 @@ struct way {
 };
 
 struct unpacker {
-    struct kvfi_trt_reader in;
+    struct kvfi_value_reader in;
     struct kvfi_arena arena; /* what the spec points to */
     struct kvfi_trt_budget left;
     bool has_unknown;        /* some key was skipped */
@@ -45,12 +45,12 @@ static enum kvf_status fail(struct unpacker *unpacker, enum kvf_status status, s
                         what);
 }
 
-static enum kvf_status fail_type(struct unpacker *unpacker, const struct kvfi_trt_value *value, const struct way *way,
+static enum kvf_status fail_type(struct unpacker *unpacker, const struct kvfi_value *value, const struct way *way,
                                  const char *expected)
 {
     char what[160];
 
-    snprintf(what, sizeof what, "expected %s, found %s", expected, kvfi_trt_type_text(value->type));
+    snprintf(what, sizeof what, "expected %s, found %s", expected, kvfi_value_type_text(value->type));
     return fail(unpacker, KVF_ERR_PARSE, value->position, way, what);
 }
 
@@ -59,11 +59,11 @@ static enum kvf_status fail_memory(struct unpacker *unpacker)
     return kvfi_fail_memory(unpacker->error, "rank info");
 }
 
-static enum kvf_status next(struct unpacker *unpacker, const struct way *way, struct kvfi_trt_value *value)
+static enum kvf_status next(struct unpacker *unpacker, const struct way *way, struct kvfi_value *value)
 {
     char what[96];
 
-    if (kvfi_trt_next(&unpacker->in, value)) return KVF_OK;
+    if (kvfi_value_next(&unpacker->in, value)) return KVF_OK;
     snprintf(what, sizeof what, "byte %zu starts nothing that fits in the %zu bytes left", unpacker->in.at,
              unpacker->in.count - unpacker->in.at);
     return fail(unpacker, KVF_ERR_PARSE, unpacker->in.at, way, what);
@@ -71,33 +71,33 @@ static enum kvf_status next(struct unpacker *unpacker, const struct way *way, st
 
 static enum kvf_status skip(struct unpacker *unpacker, const struct way *way)
 {
-    struct kvfi_trt_value value;
-    enum kvfi_trt_skip how = kvfi_trt_skip(&unpacker->in);
+    struct kvfi_value value;
+    enum kvfi_value_skip how = kvfi_value_skip(&unpacker->in);
     enum kvf_status status = KVF_OK;
 
-    if (how == KVFI_TRT_CUT) status = next(unpacker, way, &value);
-    else if (how == KVFI_TRT_TOO_DEEP)
+    if (how == KVFI_VALUE_CUT) status = next(unpacker, way, &value);
+    else if (how == KVFI_VALUE_TOO_DEEP)
         status = fail(unpacker, KVF_ERR_LIMIT, unpacker->in.at, way, "more than 32 arrays and maps inside each other");
     return status;
 }
 
-static enum kvf_status to_int(struct unpacker *unpacker, const struct kvfi_trt_value *value, const struct way *way,
+static enum kvf_status to_int(struct unpacker *unpacker, const struct kvfi_value *value, const struct way *way,
                               int64_t *out)
 {
-    if (value->type != KVFI_TRT_UNSIGNED && value->type != KVFI_TRT_NEGATIVE)
+    if (value->type != KVFI_VALUE_UNSIGNED && value->type != KVFI_VALUE_NEGATIVE)
         return fail_type(unpacker, value, way, "an integer");
-    if ((value->type == KVFI_TRT_UNSIGNED && value->number > INT64_MAX) || (int64_t)value->number == KVF_TRTLLM_NONE)
+    if ((value->type == KVFI_VALUE_UNSIGNED && value->number > INT64_MAX) || (int64_t)value->number == KVF_TRTLLM_NONE)
         return fail(unpacker, KVF_ERR_PARSE, value->position, way, "an integer does not fit in 63 bits and a sign");
     *out = (int64_t)value->number;
     return KVF_OK;
 }
 
-static enum kvf_status to_text(struct unpacker *unpacker, const struct kvfi_trt_value *value, const struct way *way,
+static enum kvf_status to_text(struct unpacker *unpacker, const struct kvfi_value *value, const struct way *way,
                                const char **out)
 {
     const char *text;
 
-    if (value->type != KVFI_TRT_STR) return fail_type(unpacker, value, way, "a text");
+    if (value->type != KVFI_VALUE_STR) return fail_type(unpacker, value, way, "a text");
     if (value->count > KVF_TRTLLM_MAX_TEXT_BYTES)
         return fail(unpacker, KVF_ERR_LIMIT, value->position, way, "a text has more than 4096 bytes");
     if (value->count && memchr(value->data, 0, value->count))
@@ -108,10 +108,10 @@ static enum kvf_status to_text(struct unpacker *unpacker, const struct kvfi_trt_
     return KVF_OK;
 }
 
-static enum kvf_status to_enum(struct unpacker *unpacker, const struct kvfi_trt_value *value, const struct way *way,
+static enum kvf_status to_enum(struct unpacker *unpacker, const struct kvfi_value *value, const struct way *way,
                                const char *const *words, int64_t *out)
 {
-    if (value->type != KVFI_TRT_STR) return to_int(unpacker, value, way, out);
+    if (value->type != KVFI_VALUE_STR) return to_int(unpacker, value, way, out);
     for (int64_t i = 0; words[i]; i++) {
         if (strlen(words[i]) == value->count && strncasecmp(words[i], (const char *)value->data, value->count) == 0) {
             *out = i;
@@ -122,12 +122,12 @@ static enum kvf_status to_enum(struct unpacker *unpacker, const struct kvfi_trt_
 }
 
 /* Bytes of one element; only whole eighths of a byte are sizes of something. */
-static enum kvf_status to_eighths(struct unpacker *unpacker, const struct kvfi_trt_value *value, const struct way *way,
+static enum kvf_status to_eighths(struct unpacker *unpacker, const struct kvfi_value *value, const struct way *way,
                                   int64_t *out)
 {
-    double eighths = value->type == KVFI_TRT_UNSIGNED ? (double)value->number * 8 : value->real * 8;
+    double eighths = value->type == KVFI_VALUE_UNSIGNED ? (double)value->number * 8 : value->real * 8;
 
-    if (value->type != KVFI_TRT_UNSIGNED && value->type != KVFI_TRT_FLOAT)
+    if (value->type != KVFI_VALUE_UNSIGNED && value->type != KVFI_VALUE_FLOAT)
         return fail_type(unpacker, value, way, "a size in bytes");
     if (!(eighths >= 1) || eighths > 9007199254740992.0 || eighths != (double)(int64_t)eighths)
         return fail(unpacker, KVF_ERR_PARSE, value->position, way, "not a positive number of eighths of a byte");
@@ -153,7 +153,7 @@ static enum kvf_status take_items(struct unpacker *unpacker, const struct kvfi_t
 
 static enum kvf_status read_int_item(struct unpacker *unpacker, const struct way *way, int64_t *out)
 {
-    struct kvfi_trt_value value;
+    struct kvfi_value value;
     enum kvf_status status = next(unpacker, way, &value);
 
     return status == KVF_OK ? to_int(unpacker, &value, way, out) : status;
@@ -161,10 +161,10 @@ static enum kvf_status read_int_item(struct unpacker *unpacker, const struct way
 
 static enum kvf_status read_entry(struct unpacker *unpacker, const struct way *way, struct kvf_trtllm_entry *out)
 {
-    struct kvfi_trt_value value;
+    struct kvfi_value value;
     enum kvf_status status = next(unpacker, way, &value);
 
-    if (status == KVF_OK && (value.type != KVFI_TRT_ARRAY || value.count != 3))
+    if (status == KVF_OK && (value.type != KVFI_VALUE_ARRAY || value.count != 3))
         status = fail(unpacker, KVF_ERR_PARSE, value.position, way, "expected an array of layer, offset and size");
     if (status == KVF_OK) status = read_int_item(unpacker, way, &out->local_layer);
     if (status == KVF_OK) status = read_int_item(unpacker, way, &out->offset_bytes);
@@ -172,21 +172,21 @@ static enum kvf_status read_entry(struct unpacker *unpacker, const struct way *w
     return status;
 }
 
-static enum kvf_status read_address(struct unpacker *unpacker, const struct kvfi_trt_value *value,
+static enum kvf_status read_address(struct unpacker *unpacker, const struct kvfi_value *value,
                                     const struct way *way, uint64_t *out)
 {
-    if (value->type != KVFI_TRT_UNSIGNED) return fail_type(unpacker, value, way, "an address");
+    if (value->type != KVFI_VALUE_UNSIGNED) return fail_type(unpacker, value, way, "an address");
     *out = value->number;
     return KVF_OK;
 }
 
 static enum kvf_status read_map(struct unpacker *unpacker, const struct kvfi_trt_map *map,
-                                const struct kvfi_trt_value *head, const struct way *way, void *object);
+                                const struct kvfi_value *head, const struct way *way, void *object);
 
 static enum kvf_status read_item(struct unpacker *unpacker, const struct kvfi_trt_field *field, const struct way *way,
                                  void *out)
 {
-    struct kvfi_trt_value value;
+    struct kvfi_value value;
     enum kvf_status status;
 
     if (field->kind == KVFI_TRT_ENTRIES) return read_entry(unpacker, way, out);
@@ -209,13 +209,13 @@ static size_t item_bytes(const struct kvfi_trt_field *field)
 }
 
 static enum kvf_status read_list(struct unpacker *unpacker, const struct kvfi_trt_field *field,
-                                 const struct kvfi_trt_value *head, const struct way *way, char *object)
+                                 const struct kvfi_value *head, const struct way *way, char *object)
 {
     size_t bytes = item_bytes(field);
     enum kvf_status status = KVF_OK;
     char *items = NULL;
 
-    if (head->type != KVFI_TRT_ARRAY) return fail_type(unpacker, head, way, "an array");
+    if (head->type != KVFI_VALUE_ARRAY) return fail_type(unpacker, head, way, "an array");
     status = take_items(unpacker, field, head->position, way, head->count);
     if (status != KVF_OK) goto done;
     items = kvfi_arena_take(&unpacker->arena, head->count, bytes);
@@ -232,16 +232,16 @@ done:
 }
 
 static enum kvf_status read_bytes(struct unpacker *unpacker, const struct kvfi_trt_field *field,
-                                  const struct kvfi_trt_value *value, const struct way *way, char *object)
+                                  const struct kvfi_value *value, const struct way *way, char *object)
 {
-    if (value->type != KVFI_TRT_BIN) return fail_type(unpacker, value, way, "bytes");
+    if (value->type != KVFI_VALUE_BIN) return fail_type(unpacker, value, way, "bytes");
     memcpy(object + field->offset, &value->data, sizeof value->data);
     memcpy(object + field->count_offset, &value->count, sizeof value->count);
     return KVF_OK;
 }
 
 static enum kvf_status read_inner(struct unpacker *unpacker, const struct kvfi_trt_field *field,
-                                  const struct kvfi_trt_value *value, const struct way *way, char *object)
+                                  const struct kvfi_value *value, const struct way *way, char *object)
 {
     void *inner = kvfi_arena_take(&unpacker->arena, 1, field->map->bytes);
 
@@ -250,10 +250,10 @@ static enum kvf_status read_inner(struct unpacker *unpacker, const struct kvfi_t
     return read_map(unpacker, field->map, value, way, inner);
 }
 
-static enum kvf_status read_flag(struct unpacker *unpacker, const struct kvfi_trt_value *value, const struct way *way,
+static enum kvf_status read_flag(struct unpacker *unpacker, const struct kvfi_value *value, const struct way *way,
                                  int64_t *out)
 {
-    if (value->type != KVFI_TRT_BOOL) return fail_type(unpacker, value, way, "true or false");
+    if (value->type != KVFI_VALUE_BOOL) return fail_type(unpacker, value, way, "true or false");
     *out = (int64_t)value->number;
     return KVF_OK;
 }
@@ -268,10 +268,10 @@ static enum kvf_status read_field(struct unpacker *unpacker, const struct kvfi_t
                                   char *object)
 {
     void *place = object + field->offset;
-    struct kvfi_trt_value value;
+    struct kvfi_value value;
     enum kvf_status status = next(unpacker, way, &value);
 
-    if (status != KVF_OK || (value.type == KVFI_TRT_NIL && may_be_nil(field->kind))) return status;
+    if (status != KVF_OK || (value.type == KVFI_VALUE_NIL && may_be_nil(field->kind))) return status;
     switch (field->kind) {
     case KVFI_TRT_INT:
     case KVFI_TRT_INT_OR_NIL: return to_int(unpacker, &value, way, place);
@@ -288,9 +288,9 @@ static enum kvf_status read_field(struct unpacker *unpacker, const struct kvfi_t
     }
 }
 
-static const struct kvfi_trt_field *find_field(const struct kvfi_trt_map *map, const struct kvfi_trt_value *key)
+static const struct kvfi_trt_field *find_field(const struct kvfi_trt_map *map, const struct kvfi_value *key)
 {
-    for (size_t i = 0; i < map->field_count && key->type == KVFI_TRT_STR; i++) {
+    for (size_t i = 0; i < map->field_count && key->type == KVFI_VALUE_STR; i++) {
         const struct kvfi_trt_field *field = &map->fields[i];
 
         if (strlen(field->name) == key->count && memcmp(field->name, key->data, key->count) == 0) return field;
@@ -299,11 +299,11 @@ static const struct kvfi_trt_field *find_field(const struct kvfi_trt_map *map, c
 }
 
 /* Reads a key. One that is itself an array or a map is skipped whole, as a key that nobody knows. */
-static enum kvf_status read_key(struct unpacker *unpacker, const struct way *way, struct kvfi_trt_value *key)
+static enum kvf_status read_key(struct unpacker *unpacker, const struct way *way, struct kvfi_value *key)
 {
     enum kvf_status status = next(unpacker, way, key);
 
-    if (status == KVF_OK && (key->type == KVFI_TRT_ARRAY || key->type == KVFI_TRT_DICT)) {
+    if (status == KVF_OK && (key->type == KVFI_VALUE_ARRAY || key->type == KVFI_VALUE_DICT)) {
         unpacker->in.at = key->position;
         status = skip(unpacker, way);
     }
@@ -315,7 +315,7 @@ static enum kvf_status read_pair(struct unpacker *unpacker, const struct kvfi_tr
 {
     const struct kvfi_trt_field *field;
     struct way inside = {.up = way};
-    struct kvfi_trt_value key;
+    struct kvfi_value key;
     enum kvf_status status = read_key(unpacker, way, &key);
 
     if (status != KVF_OK) goto done;
@@ -338,12 +338,12 @@ done:
 
 /* No recursion without an end: tables nest six deep. */
 static enum kvf_status read_map(struct unpacker *unpacker, const struct kvfi_trt_map *map,
-                                const struct kvfi_trt_value *head, const struct way *way, void *object)
+                                const struct kvfi_value *head, const struct way *way, void *object)
 {
     uint32_t seen = 0;
     enum kvf_status status = KVF_OK;
 
-    if (head->type != KVFI_TRT_DICT) return fail_type(unpacker, head, way, "a map");
+    if (head->type != KVFI_VALUE_DICT) return fail_type(unpacker, head, way, "a map");
     memcpy(object, map->defaults, map->bytes);
     for (size_t i = 0; i < head->count && status == KVF_OK; i++)
         status = read_pair(unpacker, map, way, &seen, object);
@@ -358,7 +358,7 @@ static enum kvf_status read_map(struct unpacker *unpacker, const struct kvfi_trt
 }
 
 /* A version that is another one is all that may be said of the rest. */
-static enum kvf_status check_version(struct unpacker *unpacker, const struct kvfi_trt_value *version)
+static enum kvf_status check_version(struct unpacker *unpacker, const struct kvfi_value *version)
 {
     const struct way way = {.key = "protocol_version"};
     int64_t number = 0;
@@ -375,13 +375,13 @@ static enum kvf_status check_version(struct unpacker *unpacker, const struct kvf
 static enum kvf_status look_for_version(struct unpacker *unpacker)
 {
     static const char name[] = "protocol_version";
-    struct kvfi_trt_value head, key, value;
+    struct kvfi_value head, key, value;
     enum kvf_status status = next(unpacker, NULL, &head);
 
-    if (status == KVF_OK && head.type != KVFI_TRT_DICT) status = fail_type(unpacker, &head, NULL, "a map");
+    if (status == KVF_OK && head.type != KVFI_VALUE_DICT) status = fail_type(unpacker, &head, NULL, "a map");
     for (size_t i = 0; status == KVF_OK && i < head.count; i++) {
         status = read_key(unpacker, NULL, &key);
-        if (status == KVF_OK && key.type == KVFI_TRT_STR && key.count == sizeof name - 1 &&
+        if (status == KVF_OK && key.type == KVFI_VALUE_STR && key.count == sizeof name - 1 &&
             memcmp(key.data, name, key.count) == 0) {
             size_t at = unpacker->in.at;
 
@@ -417,7 +417,7 @@ enum kvf_status kvf_trtllm_rank_decode(const void *bytes, size_t byte_count, kvf
     struct unpacker unpacker = {.in = {bytes, 0, byte_count}, .left = kvfi_trt_budget_full(), .error = error};
     struct kvf_trtllm_rank_spec spec;
     struct kvf_trtllm_rank *rank = NULL;
-    struct kvfi_trt_value head;
+    struct kvfi_value head;
     enum kvf_status status = KVF_OK;
 
     if (!out || (!bytes && byte_count))

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "trtllm/rank_bytes.h"
+#include "wire/values.h"
 
 #include <string.h>
 
-const char *kvfi_trt_type_text(enum kvfi_trt_type type)
+const char *kvfi_value_type_text(enum kvfi_value_type type)
 {
     static const char *const texts[] = {"nil", "true or false", "an integer", "a negative integer", "a fraction",
                                         "a text", "bytes", "an array", "a map", "an extension"};
@@ -21,7 +21,7 @@ static uint64_t big_endian(const unsigned char *bytes, size_t count)
 
 /** What a first byte says: the type, and how many bytes of a number or a length follow it. */
 struct head {
-    enum kvfi_trt_type type;
+    enum kvfi_value_type type;
     size_t field_bytes;
     bool known;
 };
@@ -30,20 +30,21 @@ struct head {
 static struct head long_head(unsigned char first)
 {
     static const struct head heads[32] = {
-        {KVFI_TRT_NIL, 0, true}, {KVFI_TRT_NIL, 0, false}, {KVFI_TRT_BOOL, 0, true}, {KVFI_TRT_BOOL, 0, true},
-        {KVFI_TRT_BIN, 1, true}, {KVFI_TRT_BIN, 2, true}, {KVFI_TRT_BIN, 4, true}, {KVFI_TRT_EXT, 1, true},
-        {KVFI_TRT_EXT, 2, true}, {KVFI_TRT_EXT, 4, true}, {KVFI_TRT_FLOAT, 4, true}, {KVFI_TRT_FLOAT, 8, true},
-        {KVFI_TRT_UNSIGNED, 1, true}, {KVFI_TRT_UNSIGNED, 2, true}, {KVFI_TRT_UNSIGNED, 4, true},
-        {KVFI_TRT_UNSIGNED, 8, true}, {KVFI_TRT_NEGATIVE, 1, true}, {KVFI_TRT_NEGATIVE, 2, true},
-        {KVFI_TRT_NEGATIVE, 4, true}, {KVFI_TRT_NEGATIVE, 8, true}, {KVFI_TRT_EXT, 0, true}, {KVFI_TRT_EXT, 0, true},
-        {KVFI_TRT_EXT, 0, true}, {KVFI_TRT_EXT, 0, true}, {KVFI_TRT_EXT, 0, true}, {KVFI_TRT_STR, 1, true},
-        {KVFI_TRT_STR, 2, true}, {KVFI_TRT_STR, 4, true}, {KVFI_TRT_ARRAY, 2, true}, {KVFI_TRT_ARRAY, 4, true},
-        {KVFI_TRT_DICT, 2, true}, {KVFI_TRT_DICT, 4, true}};
+        {KVFI_VALUE_NIL, 0, true}, {KVFI_VALUE_NIL, 0, false}, {KVFI_VALUE_BOOL, 0, true}, {KVFI_VALUE_BOOL, 0, true},
+        {KVFI_VALUE_BIN, 1, true}, {KVFI_VALUE_BIN, 2, true}, {KVFI_VALUE_BIN, 4, true}, {KVFI_VALUE_EXT, 1, true},
+        {KVFI_VALUE_EXT, 2, true}, {KVFI_VALUE_EXT, 4, true}, {KVFI_VALUE_FLOAT, 4, true},
+        {KVFI_VALUE_FLOAT, 8, true}, {KVFI_VALUE_UNSIGNED, 1, true}, {KVFI_VALUE_UNSIGNED, 2, true},
+        {KVFI_VALUE_UNSIGNED, 4, true}, {KVFI_VALUE_UNSIGNED, 8, true}, {KVFI_VALUE_NEGATIVE, 1, true},
+        {KVFI_VALUE_NEGATIVE, 2, true}, {KVFI_VALUE_NEGATIVE, 4, true}, {KVFI_VALUE_NEGATIVE, 8, true},
+        {KVFI_VALUE_EXT, 0, true}, {KVFI_VALUE_EXT, 0, true}, {KVFI_VALUE_EXT, 0, true}, {KVFI_VALUE_EXT, 0, true},
+        {KVFI_VALUE_EXT, 0, true}, {KVFI_VALUE_STR, 1, true}, {KVFI_VALUE_STR, 2, true}, {KVFI_VALUE_STR, 4, true},
+        {KVFI_VALUE_ARRAY, 2, true}, {KVFI_VALUE_ARRAY, 4, true}, {KVFI_VALUE_DICT, 2, true},
+        {KVFI_VALUE_DICT, 4, true}};
 
     return heads[first - 0xc0];
 }
 
-static void set_real(struct kvfi_trt_value *value, uint64_t bits, size_t field_bytes)
+static void set_real(struct kvfi_value *value, uint64_t bits, size_t field_bytes)
 {
     uint32_t half = (uint32_t)bits;
     float single;
@@ -56,48 +57,48 @@ static void set_real(struct kvfi_trt_value *value, uint64_t bits, size_t field_b
     }
 }
 
-static void set_signed(struct kvfi_trt_value *value, uint64_t bits, size_t field_bytes)
+static void set_signed(struct kvfi_value *value, uint64_t bits, size_t field_bytes)
 {
     uint64_t sign = (uint64_t)1 << (8 * field_bytes - 1);
 
-    value->type = bits & sign ? KVFI_TRT_NEGATIVE : KVFI_TRT_UNSIGNED;
+    value->type = bits & sign ? KVFI_VALUE_NEGATIVE : KVFI_VALUE_UNSIGNED;
     value->number = (bits ^ sign) - sign;
 }
 
 /* A value whose first byte holds its number, its length or its whole meaning. */
-static void set_short(struct kvfi_trt_value *value, unsigned char first)
+static void set_short(struct kvfi_value *value, unsigned char first)
 {
-    *value = (struct kvfi_trt_value){.type = KVFI_TRT_UNSIGNED, .number = first};
+    *value = (struct kvfi_value){.type = KVFI_VALUE_UNSIGNED, .number = first};
     if (first >= 0xe0) {
-        value->type = KVFI_TRT_NEGATIVE;
+        value->type = KVFI_VALUE_NEGATIVE;
         value->number = (uint64_t)(int64_t)(int8_t)first;
     } else if (first >= 0xa0) {
-        *value = (struct kvfi_trt_value){.type = KVFI_TRT_STR, .count = first & 0x1f};
+        *value = (struct kvfi_value){.type = KVFI_VALUE_STR, .count = first & 0x1f};
     } else if (first >= 0x90) {
-        *value = (struct kvfi_trt_value){.type = KVFI_TRT_ARRAY, .count = first & 0x0f};
+        *value = (struct kvfi_value){.type = KVFI_VALUE_ARRAY, .count = first & 0x0f};
     } else if (first >= 0x80) {
-        *value = (struct kvfi_trt_value){.type = KVFI_TRT_DICT, .count = first & 0x0f};
+        *value = (struct kvfi_value){.type = KVFI_VALUE_DICT, .count = first & 0x0f};
     }
 }
 
 /* A value whose first byte is followed by its number or length. */
-static void set_long(struct kvfi_trt_value *value, const struct head *head, unsigned char first, uint64_t field)
+static void set_long(struct kvfi_value *value, const struct head *head, unsigned char first, uint64_t field)
 {
-    *value = (struct kvfi_trt_value){.type = head->type};
-    if (head->type == KVFI_TRT_BOOL) value->number = first == 0xc3;
-    else if (head->type == KVFI_TRT_UNSIGNED) value->number = field;
-    else if (head->type == KVFI_TRT_NEGATIVE) set_signed(value, field, head->field_bytes);
-    else if (head->type == KVFI_TRT_FLOAT) set_real(value, field, head->field_bytes);
-    else if (head->type == KVFI_TRT_EXT && head->field_bytes == 0) value->count = ((size_t)1 << (first - 0xd4)) + 1;
-    else if (head->type == KVFI_TRT_EXT) value->count = (size_t)field + 1;
+    *value = (struct kvfi_value){.type = head->type};
+    if (head->type == KVFI_VALUE_BOOL) value->number = first == 0xc3;
+    else if (head->type == KVFI_VALUE_UNSIGNED) value->number = field;
+    else if (head->type == KVFI_VALUE_NEGATIVE) set_signed(value, field, head->field_bytes);
+    else if (head->type == KVFI_VALUE_FLOAT) set_real(value, field, head->field_bytes);
+    else if (head->type == KVFI_VALUE_EXT && head->field_bytes == 0) value->count = ((size_t)1 << (first - 0xd4)) + 1;
+    else if (head->type == KVFI_VALUE_EXT) value->count = (size_t)field + 1;
     else value->count = (size_t)field;
 }
 
-bool kvfi_trt_next(struct kvfi_trt_reader *reader, struct kvfi_trt_value *out)
+bool kvfi_value_next(struct kvfi_value_reader *reader, struct kvfi_value *out)
 {
     size_t left = reader->count - reader->at, head_bytes = 1;
     const unsigned char *bytes;
-    struct kvfi_trt_value value;
+    struct kvfi_value value;
     unsigned char first;
 
     if (left == 0) return false;
@@ -114,11 +115,11 @@ bool kvfi_trt_next(struct kvfi_trt_reader *reader, struct kvfi_trt_value *out)
     }
     left -= head_bytes;
     value.position = reader->at;
-    if (value.type == KVFI_TRT_STR || value.type == KVFI_TRT_BIN || value.type == KVFI_TRT_EXT) {
+    if (value.type == KVFI_VALUE_STR || value.type == KVFI_VALUE_BIN || value.type == KVFI_VALUE_EXT) {
         if (value.count > left) return false;
         value.data = bytes + head_bytes;
         head_bytes += value.count;
-    } else if (value.count > (value.type == KVFI_TRT_DICT ? left / 2 : left)) {
+    } else if (value.count > (value.type == KVFI_VALUE_DICT ? left / 2 : left)) {
         return false;
     }
     reader->at += head_bytes;
@@ -126,30 +127,30 @@ bool kvfi_trt_next(struct kvfi_trt_reader *reader, struct kvfi_trt_value *out)
     return true;
 }
 
-enum kvfi_trt_skip kvfi_trt_skip(struct kvfi_trt_reader *reader)
+enum kvfi_value_skip kvfi_value_skip(struct kvfi_value_reader *reader)
 {
-    size_t open[KVFI_TRT_SKIP_DEPTH + 1] = {1}; /* values still to come, per level */
+    size_t open[KVFI_VALUE_SKIP_DEPTH + 1] = {1}; /* values still to come, per level */
     size_t depth = 0;
 
     for (;;) {
-        struct kvfi_trt_value value;
+        struct kvfi_value value;
         size_t members;
 
         while (depth > 0 && open[depth] == 0) depth--;
-        if (open[depth] == 0) return KVFI_TRT_SKIPPED;
+        if (open[depth] == 0) return KVFI_VALUE_SKIPPED;
         open[depth]--;
-        if (!kvfi_trt_next(reader, &value)) return KVFI_TRT_CUT;
-        if (value.type != KVFI_TRT_ARRAY && value.type != KVFI_TRT_DICT) continue;
-        members = value.type == KVFI_TRT_DICT ? 2 * value.count : value.count;
-        if (members && depth == KVFI_TRT_SKIP_DEPTH) {
+        if (!kvfi_value_next(reader, &value)) return KVFI_VALUE_CUT;
+        if (value.type != KVFI_VALUE_ARRAY && value.type != KVFI_VALUE_DICT) continue;
+        members = value.type == KVFI_VALUE_DICT ? 2 * value.count : value.count;
+        if (members && depth == KVFI_VALUE_SKIP_DEPTH) {
             reader->at = value.position;
-            return KVFI_TRT_TOO_DEEP;
+            return KVFI_VALUE_TOO_DEEP;
         }
         if (members) open[++depth] = members;
     }
 }
 
-static void put(struct kvfi_trt_writer *writer, const void *bytes, size_t count)
+static void put(struct kvfi_value_writer *writer, const void *bytes, size_t count)
 {
     size_t room = writer->used < writer->capacity ? writer->capacity - writer->used : 0;
 
@@ -160,7 +161,7 @@ static void put(struct kvfi_trt_writer *writer, const void *bytes, size_t count)
     writer->used += count;
 }
 
-static void put_head(struct kvfi_trt_writer *writer, unsigned first, uint64_t field, size_t field_bytes)
+static void put_head(struct kvfi_value_writer *writer, unsigned first, uint64_t field, size_t field_bytes)
 {
     unsigned char head[9] = {(unsigned char)first};
 
@@ -168,17 +169,17 @@ static void put_head(struct kvfi_trt_writer *writer, unsigned first, uint64_t fi
     put(writer, head, 1 + field_bytes);
 }
 
-void kvfi_trt_put_nil(struct kvfi_trt_writer *writer)
+void kvfi_value_put_nil(struct kvfi_value_writer *writer)
 {
     put_head(writer, 0xc0, 0, 0);
 }
 
-void kvfi_trt_put_bool(struct kvfi_trt_writer *writer, bool value)
+void kvfi_value_put_bool(struct kvfi_value_writer *writer, bool value)
 {
     put_head(writer, value ? 0xc3 : 0xc2, 0, 0);
 }
 
-void kvfi_trt_put_unsigned(struct kvfi_trt_writer *writer, uint64_t number)
+void kvfi_value_put_unsigned(struct kvfi_value_writer *writer, uint64_t number)
 {
     if (number < 0x80) put_head(writer, (unsigned)number, 0, 0);
     else if (number <= UINT8_MAX) put_head(writer, 0xcc, number, 1);
@@ -187,9 +188,9 @@ void kvfi_trt_put_unsigned(struct kvfi_trt_writer *writer, uint64_t number)
     else put_head(writer, 0xcf, number, 8);
 }
 
-void kvfi_trt_put_int(struct kvfi_trt_writer *writer, int64_t number)
+void kvfi_value_put_int(struct kvfi_value_writer *writer, int64_t number)
 {
-    if (number >= 0) kvfi_trt_put_unsigned(writer, (uint64_t)number);
+    if (number >= 0) kvfi_value_put_unsigned(writer, (uint64_t)number);
     else if (number >= -32) put_head(writer, (unsigned char)number, 0, 0);
     else if (number >= INT8_MIN) put_head(writer, 0xd0, (uint64_t)number, 1);
     else if (number >= INT16_MIN) put_head(writer, 0xd1, (uint64_t)number, 2);
@@ -197,7 +198,7 @@ void kvfi_trt_put_int(struct kvfi_trt_writer *writer, int64_t number)
     else put_head(writer, 0xd3, (uint64_t)number, 8);
 }
 
-void kvfi_trt_put_double(struct kvfi_trt_writer *writer, double number)
+void kvfi_value_put_double(struct kvfi_value_writer *writer, double number)
 {
     uint64_t bits;
 
@@ -206,7 +207,7 @@ void kvfi_trt_put_double(struct kvfi_trt_writer *writer, double number)
 }
 
 /* Lengths: in the first byte below `short_limit`, else in 1 (where `one_byte` is not 0), 2 or 4 bytes. */
-static void put_length(struct kvfi_trt_writer *writer, size_t count, size_t short_limit, unsigned short_first,
+static void put_length(struct kvfi_value_writer *writer, size_t count, size_t short_limit, unsigned short_first,
                        unsigned one_byte, unsigned two_bytes)
 {
     if (count < short_limit) put_head(writer, short_first | (unsigned)count, 0, 0);
@@ -215,7 +216,7 @@ static void put_length(struct kvfi_trt_writer *writer, size_t count, size_t shor
     else put_head(writer, two_bytes + 1, count, 4);
 }
 
-void kvfi_trt_put_text(struct kvfi_trt_writer *writer, const char *text)
+void kvfi_value_put_text(struct kvfi_value_writer *writer, const char *text)
 {
     size_t count = strlen(text);
 
@@ -223,18 +224,18 @@ void kvfi_trt_put_text(struct kvfi_trt_writer *writer, const char *text)
     put(writer, text, count);
 }
 
-void kvfi_trt_put_bin(struct kvfi_trt_writer *writer, const void *bytes, size_t count)
+void kvfi_value_put_bin(struct kvfi_value_writer *writer, const void *bytes, size_t count)
 {
     put_length(writer, count, 0, 0, 0xc4, 0xc5);
     put(writer, bytes, count);
 }
 
-void kvfi_trt_put_array(struct kvfi_trt_writer *writer, size_t count)
+void kvfi_value_put_array(struct kvfi_value_writer *writer, size_t count)
 {
     put_length(writer, count, 16, 0x90, 0, 0xdc);
 }
 
-void kvfi_trt_put_map(struct kvfi_trt_writer *writer, size_t count)
+void kvfi_value_put_map(struct kvfi_value_writer *writer, size_t count)
 {
     put_length(writer, count, 16, 0x80, 0, 0xde);
 }
