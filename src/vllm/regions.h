@@ -10,7 +10,7 @@
 /** What one list may hold. */
 enum {
     KVFI_VLLM_MAX_REGIONS = 1 << 16,
-    KVFI_VLLM_MAX_NAME_BYTES = 1 << 12,     /**< of one layer's name */
+    KVFI_VLLM_MAX_NAME_BYTES = 1 << 12,     /**< of one layer's name, closing zero included */
     KVFI_VLLM_MAX_ALL_NAME_BYTES = 1 << 24, /**< of all, names repeated in a row counted once */
     KVFI_VLLM_MAX_SHARED_GROUPS = 1 << 20   /**< of all regions together, lists repeated in a row counted once */
 };
