@@ -120,7 +120,7 @@ enum kvf_status kvfi_vllm_reply_decode(const void *bytes, size_t byte_count, boo
 void kvfi_vllm_reply_fini(struct kvfi_vllm_reply *reply);
 
 /** Encodes a reply. It may not say LAYOUT_MISS, nor carry a layout id, to a pull that came without one.
- *  What is no UTF-8 in err_msg, a text cut in the middle of a character above all, is written as "?".
+ *  What may not be text in err_msg (wire/text.h), as where it was cut inside a character, is written as "?".
  *  @param out  free with free(); written on success only
  *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT (an id that is no UTF-8, an unknown verdict); KVF_ERR_LIMIT;
  *          KVF_ERR_NO_MEMORY */

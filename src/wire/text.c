@@ -13,7 +13,8 @@ static size_t sequence_bytes(unsigned char first)
     return 0;
 }
 
-size_t kvfi_text_character(const char *bytes, size_t byte_count)
+/* Bytes of the UTF-8 character at the start, or 0; `*out` is which. */
+static size_t utf8_bytes(const char *bytes, size_t byte_count, uint32_t *out)
 {
     static const uint32_t smallest[5] = {0, 0, 0x80, 0x800, 0x10000};
     const unsigned char *u = (const unsigned char *)bytes;
@@ -27,7 +28,28 @@ size_t kvfi_text_character(const char *bytes, size_t byte_count)
         code = code << 6 | (u[i] & 0x3fu);
     }
     if (code < smallest[count] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return 0;
+    *out = code;
+    return count;
+}
+
+size_t kvfi_text_character(const char *bytes, size_t byte_count)
+{
+    uint32_t code = 0;
+    size_t count = utf8_bytes(bytes, byte_count, &code);
+
     return code < 0x20 || (code >= 0x7f && code < 0xa0) ? 0 : count;
+}
+
+bool kvfi_text_is_utf8(const char *bytes, size_t byte_count)
+{
+    size_t at = 0, count = 1;
+    uint32_t code;
+
+    while (at < byte_count && count) {
+        count = utf8_bytes(bytes + at, byte_count - at, &code);
+        at += count;
+    }
+    return count != 0;
 }
 
 bool kvfi_text_is_clean(const char *bytes, size_t byte_count)

@@ -12,6 +12,9 @@ size_t kvfi_text_character(const char *bytes, size_t byte_count);
 /** True when all of it may be text. */
 bool kvfi_text_is_clean(const char *bytes, size_t byte_count);
 
+/** True when all of it is UTF-8, control characters included. */
+bool kvfi_text_is_utf8(const char *bytes, size_t byte_count);
+
 /** Copies `text` into `out` (`capacity` bytes, at least 1, zero terminated). What may not be text becomes "?"; what
  *  does not fit is cut at a character. Returns the length. */
 size_t kvfi_text_clean(const char *text, char *out, size_t capacity);

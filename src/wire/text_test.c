@@ -45,6 +45,16 @@ static void tells_text_from_bytes(void **state)
     assert_false(kvfi_text_is_clean("a\0b", 3));
 }
 
+static void tells_utf8_from_bytes(void **state)
+{
+    (void)state;
+    assert_true(kvfi_text_is_utf8("", 0));
+    assert_true(kvfi_text_is_utf8("a\0\x1b\n\x7f\xc2\x85\xf4\x8f\xbf\xbf", 12));
+    assert_false(kvfi_text_is_utf8("a\xe2\x82", 3));
+    assert_false(kvfi_text_is_utf8("\x80z", 2));
+    assert_false(kvfi_text_is_utf8("\xed\xa0\x80", 3));
+}
+
 static void cuts_at_a_character(void **state)
 {
     char out[4];
@@ -59,7 +69,8 @@ static void cuts_at_a_character(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tells_text_from_bytes), cmocka_unit_test(cuts_at_a_character)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(tells_text_from_bytes),
+                                       cmocka_unit_test(tells_utf8_from_bytes), cmocka_unit_test(cuts_at_a_character)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
