@@ -19,7 +19,7 @@
 #define DEFAULT_MESSAGE_BYTES 1048576
 #define DEFAULT_SEND_LIMIT 4096
 #define DEFAULT_RECEIVE_LIMIT 256
-#define MOST_SOCKETS 8192
+#define MOST_SOCKETS 24576
 #define MESSAGES_PER_TURN 64
 #define READY_AT_ONCE 32
 #define DISCONNECT_FLUSH_MS 100
@@ -29,6 +29,9 @@ struct peer {
     uint64_t number;
     void *socket;
     bool pending; /* has events that its descriptor tells no more */
+    void *monitor; /* tells of its connection; NULL without watch_links */
+    bool linked;   /* as the dialect was told */
+    bool broken;   /* not any more, as it is told next */
     bool closed;  /* socket is NULL; swept at the end of a dispatch */
 };
 
@@ -39,6 +42,7 @@ struct kvfi_channel {
     int wake_fd;          /* readable while any socket is pending */
     bool router_pending;
     bool dispatching;
+    bool watch_links;
     uint64_t last_number;
     struct peer **peers;  /* ascending numbers */
     size_t peer_count, peer_capacity;
@@ -92,8 +96,8 @@ static enum kvf_status open_descriptors(struct kvfi_channel *channel, struct kvf
     return watch(channel, channel->wake_fd, WAKE_NUMBER, error);
 }
 
-static enum kvf_status open_router(struct kvfi_channel *channel, const struct kvfi_channel_options *options,
-                                   struct kvf_error *error)
+static enum kvf_status open_sockets(struct kvfi_channel *channel, const struct kvfi_channel_options *options,
+                                    struct kvf_error *error)
 {
     const char *host = options->host ? options->host : "127.0.0.1";
     enum kvf_status status;
@@ -104,6 +108,7 @@ static enum kvf_status open_router(struct kvfi_channel *channel, const struct kv
     if (!channel->context)
         return kvfi_fail(error, KVF_ERR_SYSTEM, "channel: no ZeroMQ context: %s", zmq_strerror(errno));
     zmq_ctx_set(channel->context, ZMQ_MAX_SOCKETS, MOST_SOCKETS);
+    if (options->connect_only) return KVF_OK;
     status = kvfi_socket_open(channel->context, ZMQ_ROUTER, &channel->limits, &channel->router, error);
     if (status == KVF_OK)
         status = kvfi_socket_bind(channel->router, host, options->port, channel->endpoint, sizeof channel->endpoint,
@@ -133,12 +138,27 @@ enum kvf_status kvfi_channel_open(const struct kvfi_channel_options *options, st
         .receive = given->receive_limit > 0 ? given->receive_limit : DEFAULT_RECEIVE_LIMIT,
         .ipv6 = given->ipv6 || (given->host && strchr(given->host, ':')),
     };
+    channel->watch_links = given->watch_links;
     status = open_descriptors(channel, error);
-    if (status == KVF_OK) status = open_router(channel, given, error);
+    if (status == KVF_OK) status = open_sockets(channel, given, error);
     if (status == KVF_OK) *out = channel;
     else kvfi_channel_close(channel, 0);
 done:
     return status;
+}
+
+/** Also one that is half made. What was sent has `flush_ms` to leave. */
+static void close_sockets(struct kvfi_channel *channel, struct peer *peer, int flush_ms)
+{
+    if (peer->monitor) {
+        epoll_ctl(channel->epoll_fd, EPOLL_CTL_DEL, kvfi_socket_fd(peer->monitor), NULL);
+        kvfi_monitor_close(peer->monitor, peer->socket);
+    }
+    if (peer->socket) {
+        epoll_ctl(channel->epoll_fd, EPOLL_CTL_DEL, kvfi_socket_fd(peer->socket), NULL);
+        kvfi_socket_close(peer->socket, flush_ms);
+    }
+    peer->socket = peer->monitor = NULL;
 }
 
 void kvfi_channel_close(struct kvfi_channel *channel, int flush_ms)
@@ -147,7 +167,7 @@ void kvfi_channel_close(struct kvfi_channel *channel, int flush_ms)
     if (flush_ms < 0) flush_ms = 0;
     if (flush_ms > 1000) flush_ms = 1000;
     for (size_t i = 0; i < channel->peer_count; i++) {
-        if (channel->peers[i]->socket) kvfi_socket_close(channel->peers[i]->socket, flush_ms);
+        close_sockets(channel, channel->peers[i], flush_ms);
         free(channel->peers[i]);
     }
     free(channel->peers);
@@ -191,10 +211,26 @@ static struct peer *find_peer(const struct kvfi_channel *channel, uint64_t numbe
                ? channel->peers[low] : NULL;
 }
 
+static enum kvf_status open_peer(struct kvfi_channel *channel, const char *endpoint, uint64_t number,
+                                 struct peer *peer, struct kvf_error *error)
+{
+    struct kvfi_socket_limits limits = channel->limits;
+    enum kvf_status status;
+
+    limits.ipv6 |= strchr(endpoint, '[') != NULL;
+    status = kvfi_socket_open(channel->context, ZMQ_DEALER, &limits, &peer->socket, error);
+    if (status == KVF_OK && channel->watch_links) {
+        status = kvfi_socket_monitor(channel->context, peer->socket, number, &peer->monitor, error);
+        if (status == KVF_OK) status = watch(channel, kvfi_socket_fd(peer->monitor), number, error);
+    }
+    if (status == KVF_OK) status = kvfi_socket_connect(peer->socket, endpoint, error);
+    if (status == KVF_OK) status = watch(channel, kvfi_socket_fd(peer->socket), number, error);
+    return status;
+}
+
 enum kvf_status kvfi_channel_connect(struct kvfi_channel *channel, const char *endpoint, struct kvfi_route *out,
                                      struct kvf_error *error)
 {
-    struct kvfi_socket_limits limits = channel->limits;
     struct peer *peer = calloc(1, sizeof *peer);
     enum kvf_status status;
 
@@ -203,19 +239,20 @@ enum kvf_status kvfi_channel_connect(struct kvfi_channel *channel, const char *e
         status = kvfi_fail_memory(error, "a channel's peer");
         goto done;
     }
-    limits.ipv6 |= strchr(endpoint, '[') != NULL;
-    status = kvfi_socket_open(channel->context, ZMQ_DEALER, &limits, &peer->socket, error);
-    if (status == KVF_OK) status = kvfi_socket_connect(peer->socket, endpoint, error);
-    if (status == KVF_OK) status = watch(channel, kvfi_socket_fd(peer->socket), channel->last_number + 1, error);
+    status = open_peer(channel, endpoint, channel->last_number + 1, peer, error);
     if (status != KVF_OK) goto done;
     peer->number = ++channel->last_number;
     channel->peers[channel->peer_count++] = peer;
     channel->stats.peers++;
     note_events(channel, peer->socket, &peer->pending);
+    if (peer->monitor && !peer->pending) { /* it tells of what comes once it was looked at */
+        peer->pending = true;
+        wake(channel);
+    }
     *out = (struct kvfi_route){.peer = peer->number};
     peer = NULL;
 done:
-    if (peer && peer->socket) kvfi_socket_close(peer->socket, 0);
+    if (peer) close_sockets(channel, peer, 0);
     free(peer);
     return status;
 }
@@ -236,9 +273,7 @@ void kvfi_channel_disconnect(struct kvfi_channel *channel, const struct kvfi_rou
     struct peer *peer = route->peer ? find_peer(channel, route->peer) : NULL;
 
     if (!peer) return;
-    epoll_ctl(channel->epoll_fd, EPOLL_CTL_DEL, kvfi_socket_fd(peer->socket), NULL);
-    kvfi_socket_close(peer->socket, DISCONNECT_FLUSH_MS);
-    peer->socket = NULL;
+    close_sockets(channel, peer, DISCONNECT_FLUSH_MS);
     peer->closed = true;
     channel->stats.peers--;
     if (!channel->dispatching) sweep(channel);
@@ -368,6 +403,26 @@ static void deliver(struct kvfi_channel *channel, const struct kvfi_dialect *dia
     }
 }
 
+/** All messages were taken: tells of the connection. Its end waits once more for those that came before it. */
+static void take_links(struct kvfi_channel *channel, const struct kvfi_dialect *dialect, void *context,
+                       struct peer *peer)
+{
+    const struct kvfi_route to = {.peer = peer->number};
+    int news = peer->broken ? -1 : kvfi_monitor_take(peer->monitor);
+
+    for (; news != 0; news = peer->closed ? 0 : kvfi_monitor_take(peer->monitor)) {
+        if (news < 0 && peer->linked && !peer->broken) {
+            peer->broken = peer->pending = true;
+            wake(channel);
+            break;
+        }
+        peer->broken = false;
+        if (peer->linked == (news > 0)) continue;
+        peer->linked = news > 0;
+        if (dialect->link) dialect->link(context, &to, peer->linked);
+    }
+}
+
 /** Takes one message from the ROUTER or a peer. Returns false when there is none. */
 static bool take_one(struct kvfi_channel *channel, const struct kvfi_dialect *dialect, void *context, void *socket,
                      uint64_t number)
@@ -407,7 +462,13 @@ static size_t take_from_peer(struct kvfi_channel *channel, const struct kvfi_dia
     while (taken < MESSAGES_PER_TURN && !peer->closed &&
            take_one(channel, dialect, context, peer->socket, peer->number))
         taken++;
-    if (taken == MESSAGES_PER_TURN && !peer->closed) note_events(channel, peer->socket, &peer->pending);
+    if (peer->closed) return taken;
+    if (taken == MESSAGES_PER_TURN) {
+        peer->pending = true; /* also when there is none: its connection is still to be looked at */
+        wake(channel);
+    } else if (peer->monitor) {
+        take_links(channel, dialect, context, peer);
+    }
     return taken;
 }
 

@@ -50,6 +50,10 @@ struct kvfi_dialect {
      *  frames or bytes. `error` says what. NULL = dropped and counted only. */
     void (*refuse)(void *context, const struct kvfi_route *from, const void *bytes, size_t byte_count,
                    const struct kvf_error *error);
+    /** With watch_links: a connection made by connect stands now, handshake included (`up`), or broke: what was sent
+     *  over it may not have arrived, and answers to it do not come. What arrived before it broke has been handed over
+     *  by then. */
+    void (*link)(void *context, const struct kvfi_route *to, bool up);
 };
 
 struct kvfi_channel_options {
@@ -60,6 +64,9 @@ struct kvfi_channel_options {
                                   has more in all is refused; 0 = 1 MiB */
     int send_limit;            /* messages queued per peer before send says KVF_ERR_AGAIN; 0 = 4096 */
     int receive_limit;         /* messages queued per peer before it is held back; 0 = 256 */
+    bool connect_only;         /* nothing is bound, the endpoint is "" */
+    bool watch_links;          /* tell the dialect when outgoing connections stand and break; each takes three sockets
+                                  then */
     struct kvfi_log *log;      /* valid until close; NULL logs nothing */
 };
 

@@ -2,6 +2,7 @@
 #include "channel/socket.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <string.h>
@@ -128,6 +129,53 @@ bool kvfi_socket_is_readable(void *socket)
 
     /* An interrupted look is told as readable: a vain try to receive costs nothing. */
     return zmq_getsockopt(socket, ZMQ_EVENTS, &events, &bytes) != 0 || (events & ZMQ_POLLIN);
+}
+
+/* ---- monitors ---- */
+
+enum kvf_status kvfi_socket_monitor(void *context, void *socket, uint64_t number, void **out, struct kvf_error *error)
+{
+    void *monitor = zmq_socket(context, ZMQ_PAIR);
+    char name[48];
+
+    snprintf(name, sizeof name, "inproc://link-%" PRIu64, number);
+    if (!monitor)
+        return kvfi_fail(error, errno == EMFILE ? KVF_ERR_LIMIT : KVF_ERR_SYSTEM, "channel: cannot open a socket: %s",
+                         zmq_strerror(errno));
+    if (set_int(monitor, ZMQ_LINGER, 0) != 0 ||
+        zmq_socket_monitor(socket, name, ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) != 0 ||
+        zmq_connect(monitor, name) != 0) {
+        int cause = errno;
+
+        kvfi_monitor_close(monitor, socket);
+        return kvfi_fail(error, cause == EMFILE ? KVF_ERR_LIMIT : KVF_ERR_SYSTEM,
+                         "channel: cannot watch a connection: %s", zmq_strerror(cause));
+    }
+    *out = monitor;
+    return KVF_OK;
+}
+
+/* An event is two frames: its number (16 bits) and value (32 bits), and the endpoint. */
+int kvfi_monitor_take(void *monitor)
+{
+    unsigned char event[6];
+    char endpoint[16];
+    uint16_t number;
+    int got;
+
+    do got = zmq_recv(monitor, event, sizeof event, ZMQ_DONTWAIT);
+    while (got < 0 && errno == EINTR);
+    if (got != (int)sizeof event) return 0;
+    while (zmq_recv(monitor, endpoint, sizeof endpoint, ZMQ_DONTWAIT) < 0 && errno == EINTR) { }
+    memcpy(&number, event, sizeof number);
+    return number == ZMQ_EVENT_HANDSHAKE_SUCCEEDED ? 1 : -1;
+}
+
+/* Told to stop first: with nobody to read, ZeroMQ's own thread would wait to tell. */
+void kvfi_monitor_close(void *monitor, void *socket)
+{
+    zmq_socket_monitor(socket, NULL, 0);
+    zmq_close(monitor);
 }
 
 static int send_part(zmq_msg_t *part, void *socket, int more)

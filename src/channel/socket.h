@@ -33,6 +33,15 @@ int kvfi_socket_fd(void *socket);
 
 bool kvfi_socket_is_readable(void *socket);
 
+/** Opens a second socket that tells of the connection of an outgoing one; `number` names both. */
+enum kvf_status kvfi_socket_monitor(void *context, void *socket, uint64_t number, void **out, struct kvf_error *error);
+
+/** Takes what it tells next: 1 the connection stands, -1 it broke, 0 nothing more. */
+int kvfi_monitor_take(void *monitor);
+
+/** Closes it, before its socket. */
+void kvfi_monitor_close(void *monitor, void *socket);
+
 /** Sends 1 to KVFI_CHANNEL_FRAMES frames, after a routing id when `id_bytes` is above 0: all or none. Returns 0 or an
  *  errno. */
 int kvfi_socket_send(void *socket, const void *id, size_t id_bytes, const struct kvfi_frame *frames, size_t count);
