@@ -6,6 +6,7 @@
 #include "sys/clock.h"
 
 #define LONGEST_SLEEP_MS 60000
+#define CONNECT_TIMEOUT_MS 1000L
 
 static struct kvfi_directory_request *take_posted(struct kvfi_directory_client *client, bool *stop)
 {
@@ -71,15 +72,19 @@ static void adopt_all(struct kvfi_directory_client *client, struct kvfi_director
 /** Starts a try. Returns false when it could not be, and the request ended. */
 static bool start(struct kvfi_directory_client *client, struct kvfi_directory_request *request, int64_t now_ns)
 {
+    struct kvfi_exchange_request http = {
+        .base = client->url, .path = request->path.bytes,
+        .body = request->kind == KVFI_REQUEST_QUERY ? NULL : request->body.bytes, .body_bytes = request->body.count,
+        .connect_timeout_ms = CONNECT_TIMEOUT_MS, .most_answer_bytes = KVFI_DIRECTORY_MAX_ANSWER_BYTES,
+        .private_data = request};
     int64_t left_ms = (request->deadline_ns - now_ns) / KVFI_MS;
     struct kvf_error error;
     enum kvf_status status;
 
     if (left_ms < 1) left_ms = 1;
     if (left_ms > 3600000) left_ms = 3600000;
-    status = kvfi_exchange_init(&request->exchange, client->url, request->path.bytes,
-                                request->kind == KVFI_REQUEST_QUERY ? NULL : request->body.bytes, request->body.count,
-                                (long)left_ms, request, &error);
+    http.timeout_ms = (long)left_ms;
+    status = kvfi_exchange_init(&request->exchange, &http, &error);
     if (status == KVF_OK && curl_multi_add_handle(client->multi, request->exchange.easy) != CURLM_OK) {
         kvfi_exchange_fini(&request->exchange);
         status = kvfi_fail_memory(&error, "a directory request");

@@ -11,8 +11,6 @@
 #include "directory/client.h"
 #include "wire/text.h"
 
-#define CONNECT_TIMEOUT_MS 1000L
-
 static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
 static CURLcode curl_result;
 
@@ -38,8 +36,7 @@ static size_t take_answer(char *bytes, size_t size, size_t count, void *context)
 }
 
 /** A directory stands beside its workers: it is never asked through a proxy, whatever the environment says. */
-static CURLcode set_options(struct kvfi_exchange *exchange, const char *body, size_t body_bytes, long timeout_ms,
-                            void *private_data)
+static CURLcode set_options(struct kvfi_exchange *exchange, const struct kvfi_exchange_request *request)
 {
     CURL *easy = exchange->easy;
     CURLcode failed = CURLE_OK;
@@ -47,15 +44,17 @@ static CURLcode set_options(struct kvfi_exchange *exchange, const char *body, si
     failed |= curl_easy_setopt(easy, CURLOPT_URL, exchange->url.bytes);
     failed |= curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
     failed |= curl_easy_setopt(easy, CURLOPT_PROXY, "");
-    failed |= curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_TIMEOUT_MS);
-    failed |= curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, timeout_ms);
+    failed |= curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, request->connect_timeout_ms);
+    failed |= curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, request->timeout_ms);
     failed |= curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, exchange->curl_text);
     failed |= curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_answer);
     failed |= curl_easy_setopt(easy, CURLOPT_WRITEDATA, &exchange->answer);
-    failed |= curl_easy_setopt(easy, CURLOPT_PRIVATE, private_data);
-    if (body) {
-        failed |= curl_easy_setopt(easy, CURLOPT_POSTFIELDS, body);
-        failed |= curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body_bytes);
+    failed |= curl_easy_setopt(easy, CURLOPT_PRIVATE, request->private_data);
+    failed |= curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, (long)request->is_alone);
+    failed |= curl_easy_setopt(easy, CURLOPT_FORBID_REUSE, (long)request->is_alone);
+    if (request->body) {
+        failed |= curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body);
+        failed |= curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)request->body_bytes);
         failed |= curl_easy_setopt(easy, CURLOPT_HTTPHEADER, exchange->headers);
     }
     return failed;
@@ -71,16 +70,16 @@ static struct curl_slist *make_headers(void)
     return longer;
 }
 
-enum kvf_status kvfi_exchange_init(struct kvfi_exchange *exchange, const char *base, const char *path, const char *body,
-                                   size_t body_bytes, long timeout_ms, void *private_data, struct kvf_error *error)
+enum kvf_status kvfi_exchange_init(struct kvfi_exchange *exchange, const struct kvfi_exchange_request *request,
+                                   struct kvf_error *error)
 {
-    *exchange = (struct kvfi_exchange){.answer.most_bytes = KVFI_DIRECTORY_MAX_ANSWER_BYTES};
-    kvfi_text_append(&exchange->url, base);
-    kvfi_text_append(&exchange->url, path);
+    *exchange = (struct kvfi_exchange){.answer.most_bytes = request->most_answer_bytes};
+    kvfi_text_append(&exchange->url, request->base);
+    kvfi_text_append(&exchange->url, request->path);
     exchange->headers = make_headers();
     exchange->easy = curl_easy_init();
     if (exchange->url.failed || !exchange->headers || !exchange->easy ||
-        set_options(exchange, body, body_bytes, timeout_ms, private_data) != CURLE_OK) {
+        set_options(exchange, request) != CURLE_OK) {
         kvfi_exchange_fini(exchange);
         return kvfi_fail_memory(error, "a directory request");
     }

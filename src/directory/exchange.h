@@ -21,10 +21,21 @@ struct kvfi_exchange {
 /** Readies libcurl for this process, once. @return KVF_OK, KVF_ERR_SYSTEM */
 enum kvf_status kvfi_exchange_prepare(struct kvf_error *error);
 
-/** Sets up a request of `path` (with its query) at `base`. `body` NULL makes a GET, else a POST of JSON; the body is
- *  borrowed until fini. `private_data` comes back from CURLINFO_PRIVATE. @return KVF_OK, KVF_ERR_NO_MEMORY */
-enum kvf_status kvfi_exchange_init(struct kvfi_exchange *exchange, const char *base, const char *path, const char *body,
-                                   size_t body_bytes, long timeout_ms, void *private_data, struct kvf_error *error);
+/** What a request is. Texts are borrowed for the call, the body until fini. */
+struct kvfi_exchange_request {
+    const char *base, *path;     /* the URL in two parts; `path` with its query */
+    const char *body;            /* NULL makes a GET, else a POST of JSON */
+    size_t body_bytes;
+    long connect_timeout_ms;
+    long timeout_ms;             /* of the whole */
+    size_t most_answer_bytes;
+    bool is_alone;               /* on a connection of its own, closed afterwards */
+    void *private_data;          /* comes back from CURLINFO_PRIVATE */
+};
+
+/** Sets up a request. It is never made through a proxy, and follows no redirect. @return KVF_OK, KVF_ERR_NO_MEMORY */
+enum kvf_status kvfi_exchange_init(struct kvfi_exchange *exchange, const struct kvfi_exchange_request *request,
+                                   struct kvf_error *error);
 
 void kvfi_exchange_fini(struct kvfi_exchange *exchange);
 

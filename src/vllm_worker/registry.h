@@ -26,6 +26,7 @@ struct kvfi_vllm_registry;
 struct kvfi_vllm_registry_options {
     int32_t register_attempts;    /* 1 to 1000 */
     int64_t connector_timeout_ns; /* of each phase of an HTTP request: connecting, and every wait for bytes */
+    int64_t first_pause_ns;       /* before a registration's second attempt; 0 = upstream's 1 s */
     struct kvfi_log *log;         /* valid until destroy; NULL logs nothing */
 };
 
