@@ -56,7 +56,7 @@ static void reads_answers(void **state)
         {"a TP rank without workers", "{\"0\":" ENGINE("e", "\"0\":{\"0\":\"tcp://a\"},\"1\":{}") "}",
          "e dp0 2x1! 0.0=a"},
         {"negative ranks", "{\"-1\":" ENGINE("e", "\"-2\":{\"-3\":\"tcp://a\"}") "}", "e dp-1 1x1! -2.-3=a"},
-        {"an address of another kind", "{\"0\":" ENGINE("e", "\"0\":{\"0\":\"tcp://a\"},\"1\":{\"0\":\"ipc:///x\"}") "}",
+        {"another address", "{\"0\":" ENGINE("e", "\"0\":{\"0\":\"tcp://a\"},\"1\":{\"0\":\"ipc:///x\"}") "}",
          "e dp0 2x1! 0.0=a (1 left out)"},
         {"an address with a line's end", "{\"0\":" ENGINE("e", "\"0\":{\"0\":\"tcp://a\\nb\"}") "}", " (1 left out)"},
         {"an engine without an id", "{\"0\":" ENGINE("", "\"0\":{\"0\":\"tcp://a\"}") "}", " (1 left out)"},
