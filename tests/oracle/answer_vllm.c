@@ -14,6 +14,7 @@ static const struct {
 } families[] = {
     {"align", answer_align},
     {"coalesce", answer_coalesce},
+    {"register", answer_register},
 };
 
 static void print(json_t *line)
