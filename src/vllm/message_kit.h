@@ -22,7 +22,7 @@ void message_add_hex(struct message_bytes *out, const char *hex);
 /** Reads a golden file; `out` holds nothing else after it. */
 void message_load(const char *folder, const char *name, struct message_bytes *out);
 
-/** A pull with all required keys but `without` (may be NULL), and then `extra` (hex of whole members, `extra_count`). */
+/** A pull with all required keys but `without` (may be NULL), then `extra`: hex of `extra_count` whole members. */
 void message_make_pull(struct message_bytes *out, const char *without, const char *extra, size_t extra_count);
 
 /** The layout of the golden pulls pull_consumer, pull_all_keys, pull_release_only: who asks. */

@@ -29,9 +29,9 @@ enum kvf_status kvfi_vllm_store_init(struct kvfi_vllm_store *store, const struct
         sum.numbers += found[i].need.numbers;
         sum.chars += found[i].need.chars;
     }
-    fits = add_part(&total, sum.requests, sizeof *store->requests) && add_part(&total, sum.lists, sizeof *store->lists) &&
-           add_part(&total, sum.strs, sizeof *store->strs) && add_part(&total, sum.numbers, sizeof *store->numbers) &&
-           add_part(&total, sum.chars, 1);
+    fits = add_part(&total, sum.requests, sizeof *store->requests) &&
+           add_part(&total, sum.lists, sizeof *store->lists) && add_part(&total, sum.strs, sizeof *store->strs) &&
+           add_part(&total, sum.numbers, sizeof *store->numbers) && add_part(&total, sum.chars, 1);
     if (!fits) return kvfi_fail(error, KVF_ERR_LIMIT, "a message of the side channel is too large for this machine");
     memory = malloc(total);
     if (memory == NULL) return kvfi_fail_memory(error, "a message of the side channel");

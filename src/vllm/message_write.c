@@ -23,8 +23,8 @@ static enum kvf_status check_str(const char *text, const char *what, struct kvf_
 static enum kvf_status check_size(size_t byte_count, struct kvf_error *error)
 {
     if (byte_count > KVFI_VLLM_MAX_MESSAGE_BYTES)
-        return kvfi_fail(error, KVF_ERR_LIMIT, "a message of the side channel would have %zu bytes, at most %d are sent",
-                         byte_count, KVFI_VLLM_MAX_MESSAGE_BYTES);
+        return kvfi_fail(error, KVF_ERR_LIMIT, "a message of the side channel would have %zu bytes, at most %d are "
+                         "sent", byte_count, KVFI_VLLM_MAX_MESSAGE_BYTES);
     return KVF_OK;
 }
 
