@@ -18,6 +18,7 @@
 #include "kvferry/trtllm_worker.h"
 #include "kvferry/version.h"
 #include "kvferry/vllm.h"
+#include "kvferry/vllm_config.h"
 #include "kvferry/vllm_scheduler.h"
 #include "kvferry/vllm_worker.h"
 
