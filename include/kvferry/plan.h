@@ -196,9 +196,11 @@ enum kvf_bind_flag {
                                    than a long range, so it may need a range of its own */
     KVF_BIND_SKIP_HOLES = 32, /**< a destination id without a source block is left alone instead of refused: what both
                                    have moves. Needs both sides' ids, so it excludes the two UNKNOWN flags */
-    KVF_BIND_RING_TAIL = 64   /**< ring tracks move the last positions of the range that both rings retain, where it is
+    KVF_BIND_RING_TAIL = 64,  /**< ring tracks move the last positions of the range that both rings retain, where it is
                                    longer, instead of refusing it. A destination that is no ring must want none of the
                                    blocks before them. Not for striped rings: those still refuse */
+    KVF_BIND_ANY_IDS = 128    /**< ids may repeat, and only 64-bit addresses bound them: for sides whose capacity nobody
+                                   tells, where a block may be written twice */
 };
 
 /** What to bind: a token range and the block ids of both sides. */

@@ -37,7 +37,7 @@ void kvf_binding_destroy(kvf_binding *binding)
 static enum kvf_status check_request(struct binder *at, const struct kvf_bind_request *given)
 {
     const uint64_t known = KVF_BIND_PARTIAL | KVF_BIND_NO_STATE | KVF_BIND_SRC_UNKNOWN | KVF_BIND_DST_UNKNOWN |
-                           KVF_BIND_ONLY_STATE | KVF_BIND_SKIP_HOLES | KVF_BIND_RING_TAIL;
+                           KVF_BIND_ONLY_STATE | KVF_BIND_SKIP_HOLES | KVF_BIND_RING_TAIL | KVF_BIND_ANY_IDS;
     struct kvf_bind_request *own = &at->request;
     size_t src_groups = at->plan->src->spec.group_count, dst_groups = at->plan->dst->spec.group_count;
     enum kvf_status status;
@@ -137,11 +137,24 @@ static void mark_groups(const struct binder *at, unsigned char *src, unsigned ch
     }
 }
 
+/** What the ids of a group stay below when nothing but 64 bits bounds them: its slots still have numbers. */
+static int64_t widest_limit(const struct kvf_layout_spec *spec, size_t group)
+{
+    int64_t most = 1;
+
+    for (size_t i = 0; i < spec->view_count; i++) {
+        if (spec->views[i].group == (int64_t)group && spec->views[i].slots_per_block > most)
+            most = spec->views[i].slots_per_block;
+    }
+    return INT64_MAX / most;
+}
+
 /** Checks the lists of one side's marked groups. */
 static enum kvf_status check_lists(const struct binder *at, const struct kvf_layout_spec *spec,
                                    const struct kvf_id_list *lists, const int64_t *limits, const unsigned char *marks,
                                    bool bounded, const char *side)
 {
+    bool any = at->request.flags & KVF_BIND_ANY_IDS;
     enum kvf_status status = KVF_OK;
     int64_t needed;
 
@@ -151,7 +164,8 @@ static enum kvf_status check_lists(const struct binder *at, const struct kvf_lay
             status = kvfi_fail(at->error, KVF_ERR_OVERFLOW, "%s group %zu: %" PRId64 " tokens do not fit", side, i,
                                at->request.request_tokens);
         else
-            status = kvfi_ids_check(&lists[i], needed, bounded ? limits[i] : -1, side, i, at->error);
+            status = kvfi_ids_check(&lists[i], needed, !bounded ? -1 : any ? widest_limit(spec, i) : limits[i], any,
+                                    side, i, at->error);
     }
     return status;
 }
@@ -236,6 +250,10 @@ static enum kvf_status bind_positions(struct binder *at, const struct kvfi_track
         status = place_contiguous(at, &walk.dst, &at->plan->dst->spec.groups[key->dst_group], "destination",
                                   key->dst_group);
     if (!status) status = kvfi_range_set(&at->request, &walk, at->error);
+    if (!status && kvfi_walk_is_plain(&walk)) {
+        status = kvfi_collector_add_plain(&at->collector, &walk, at->error);
+        walk.position = walk.end;
+    }
     while (!status) {
         status = kvfi_walk_next(&walk, &comb, at->error);
         if (!status) status = kvfi_collector_add(&at->collector, &comb, at->error);

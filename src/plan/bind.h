@@ -42,10 +42,10 @@ static inline int64_t kvfi_run_combs(const struct kvfi_bound *bound, size_t inde
 }
 
 /** Checks the ids of one list that a range can reach: ordinals below `needed`. `limit`: ids must lie below it; -1 =
- *  they tell holes only. `side` names it ("source", "destination").
+ *  they tell holes only. `repeats`: an id may stand there twice. `side` names it ("source", "destination").
  *  @return KVF_OK, KVF_ERR_IDS, KVF_ERR_NO_MEMORY */
-enum kvf_status kvfi_ids_check(const struct kvf_id_list *list, int64_t needed, int64_t limit, const char *side,
-                               size_t group, struct kvf_error *error);
+enum kvf_status kvfi_ids_check(const struct kvf_id_list *list, int64_t needed, int64_t limit, bool repeats,
+                               const char *side, size_t group, struct kvf_error *error);
 
 /** Finds the first id that stands in the list a second time; holes (below 0) do not count. [low, high] holds all other
  *  ids. `*index` becomes its place, or `count` when there is none. Linear in ids that lie near each other.
@@ -76,6 +76,15 @@ void kvfi_collector_track(struct kvfi_collector *collector, const struct kvfi_tr
 /** Adds the next comb of the track. @return KVF_OK, KVF_ERR_LIMIT, KVF_ERR_NO_MEMORY, KVF_ERR_OVERFLOW */
 enum kvf_status kvfi_collector_add(struct kvfi_collector *collector, const struct kvfi_comb *comb,
                                    struct kvf_error *error);
+
+/** True when a walk meets whole slots alone, each with its block: equal slots of one block id each, neither ring nor
+ *  stripe, ids of both sides at hand and no hole among them. */
+bool kvfi_walk_is_plain(const struct kvfi_walk *walk);
+
+/** Adds all of such a walk: what the walk would find comb by comb, for the price of comparing neighbours. Ids that
+ *  repeat (KVF_BIND_ANY_IDS) end a run. @return KVF_OK, KVF_ERR_LIMIT, KVF_ERR_NO_MEMORY, KVF_ERR_OVERFLOW */
+enum kvf_status kvfi_collector_add_plain(struct kvfi_collector *collector, const struct kvfi_walk *walk,
+                                         struct kvf_error *error);
 
 /** Frees shapes and runs. */
 void kvfi_bound_free(struct kvfi_bound *bound, size_t count);

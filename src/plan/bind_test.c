@@ -96,7 +96,7 @@ static const struct row {
     {"negative first", IDS(4), {(const int64_t[]){1}, 1, -1}, IDS(3), IDS(0), 0, 16, 0, KVF_ERR_IDS, 0,
      "destination group 0: 1 ids from ordinal -1 are no list"},
     {"unknown flag", IDS(4), IDS(3), IDS(3), IDS(0), 0, 16, 1 << 20, KVF_ERR_NEWER_OPTION, 0,
-     "bind request: flags 0x100000, this library knows 0x7f"},
+     "bind request: flags 0x100000, this library knows 0xff"},
     {"no state and only state", IDS(4), IDS(3), IDS(3), IDS(0), 0, 16,
      KVF_BIND_NO_STATE | KVF_BIND_ONLY_STATE, KVF_ERR_INVALID_ARGUMENT, 0,
      "bind request: no state and only state exclude each other"},

@@ -87,8 +87,8 @@ static enum kvf_status check_repeats(const struct kvf_id_list *list, size_t coun
     return status;
 }
 
-enum kvf_status kvfi_ids_check(const struct kvf_id_list *list, int64_t needed, int64_t limit, const char *side,
-                               size_t group, struct kvf_error *error)
+enum kvf_status kvfi_ids_check(const struct kvf_id_list *list, int64_t needed, int64_t limit, bool repeats,
+                               const char *side, size_t group, struct kvf_error *error)
 {
     enum kvf_status status = KVF_OK;
     int64_t low = INT64_MAX, high = -1;
@@ -119,7 +119,7 @@ enum kvf_status kvfi_ids_check(const struct kvf_id_list *list, int64_t needed, i
         if (id > high) high = id;
         if (id < low) low = id;
     }
-    if (limit >= 0 && !rising) status = check_repeats(list, count, low, high, side, group, error);
+    if (limit >= 0 && !repeats && !rising) status = check_repeats(list, count, low, high, side, group, error);
 done:
     return status;
 }
