@@ -14,7 +14,12 @@ static const struct {
 } families[] = {
     {"align", answer_align},
     {"coalesce", answer_coalesce},
+    {"plan", answer_plan},
+    {"ranks", answer_ranks},
     {"register", answer_register},
+    {"runs", answer_runs},
+    {"sender_plan", answer_sender_plan},
+    {"validate", answer_validate},
 };
 
 static void print(json_t *line)
