@@ -108,8 +108,8 @@ static enum kvf_status get_strides(const struct extents *extents, const int *ord
     while (order[inner] != AXIS_L && order[inner] != AXIS_B) inner++;
     if (extents->page > extents->unpadded && inner > 1 && extents->shape[AXIS_H] > 1) {
         status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT,
-                           "facts: padded_page_bytes %" PRId64 " with %" PRId64 " head slots outside of a page's tokens",
-                           extents->page, extents->shape[AXIS_H]);
+                           "facts: padded_page_bytes %" PRId64 " with %" PRId64
+                           " head slots outside of a page's tokens", extents->page, extents->shape[AXIS_H]);
         goto done;
     }
     for (int i = AXIS_COUNT - 1; i >= 0; i--) {
