@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One pull: a connection of its own to one worker, the question, and the waiting. */
+#include "vllm_worker/consume.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/array.h"
+#include "base/error.h"
+
+/* ---- lists ------------------------------------------------------------------------------------------------------ */
+
+void kvfi_vllm_fetch_link(struct kvfi_vllm_fetch_list *list, struct kvfi_vllm_fetch *fetch)
+{
+    kvfi_vllm_fetch_unlink(fetch);
+    fetch->list = list;
+    fetch->next = NULL;
+    fetch->previous = list->tail;
+    *(list->tail == NULL ? &list->head : &list->tail->next) = fetch;
+    list->tail = fetch;
+}
+
+void kvfi_vllm_fetch_unlink(struct kvfi_vllm_fetch *fetch)
+{
+    struct kvfi_vllm_fetch_list *list = fetch->list;
+
+    if (list == NULL)
+        return;
+    *(fetch->previous == NULL ? &list->head : &fetch->previous->next) = fetch->next;
+    *(fetch->next == NULL ? &list->tail : &fetch->next->previous) = fetch->previous;
+    fetch->list = NULL;
+    fetch->next = fetch->previous = NULL;
+}
+
+/* ---- closing ---------------------------------------------------------------------------------------------------- */
+
+static void hang_up(struct kvfi_vllm_fetch *fetch)
+{
+    struct kvfi_vllm_consumer *consumer = fetch->batch->worker->consumer;
+
+    if (fetch->route.peer == 0)
+        return;
+    kvfi_channel_disconnect(consumer->channel, &fetch->route);
+    kvfi_table_remove(&consumer->routes, &fetch->link);
+    consumer->connections--;
+    fetch->route = (struct kvfi_route){0};
+}
+
+void kvfi_vllm_fetch_leave(struct kvfi_vllm_fetch *fetch, bool close)
+{
+    struct kvfi_vllm_batch *batch = fetch->batch;
+
+    kvfi_timer_disarm(&batch->worker->loop.timers, &fetch->timer);
+    kvfi_vllm_fetch_unlink(fetch);
+    hang_up(fetch);
+    if (!close || fetch->state == KVFI_VLLM_FETCH_CLOSED)
+        return;
+    fetch->state = KVFI_VLLM_FETCH_CLOSED;
+    if (fetch->place != NULL) {
+        fetch->place->uses--;
+        if (fetch->place->lost.head == NULL)
+            kvfi_vllm_place_unwatch(fetch->place);
+    }
+    batch->fetches_left--;
+    kvfi_vllm_batch_check(batch);
+}
+
+void kvfi_vllm_fetch_feed(struct kvfi_vllm_fetch *fetch, int kind, enum kvf_status status, const char *text)
+{
+    struct kvfi_vllm_batch *batch = fetch->batch;
+
+    for (size_t i = 0; i < batch->want_count; i++)
+        if (batch->wants[i] != NULL)
+            kvfi_vllm_want_feed(batch->wants[i], fetch, kind, status, text);
+}
+
+void kvfi_vllm_fetch_cut(struct kvfi_vllm_fetch *fetch, enum kvf_status status, const char *text)
+{
+    struct kvfi_vllm_batch *batch = fetch->batch;
+
+    for (size_t i = 0; i < batch->want_count; i++) {
+        struct kvfi_vllm_want *want = batch->wants[i];
+        bool asked = want != NULL && kvfi_vllm_want_writer(want, fetch)->state != KVFI_WRITER_IDLE;
+
+        if (want != NULL)
+            kvfi_vllm_want_feed(want, fetch, asked ? KVFI_WRITER_ON_FAILED : KVFI_WRITER_ON_STOP, status, text);
+    }
+    kvfi_vllm_fetch_leave(fetch, true);
+}
+
+/* ---- asking ----------------------------------------------------------------------------------------------------- */
+
+/* Those that it still asks for. */
+static size_t gather(const struct kvfi_vllm_fetch *fetch, struct kvfi_vllm_wanted *wanted)
+{
+    const struct kvfi_vllm_batch *batch = fetch->batch;
+    size_t count = 0;
+
+    for (size_t i = 0; i < batch->want_count; i++) {
+        const struct kvfi_vllm_want *want = batch->wants[i];
+
+        if (want == NULL || kvfi_vllm_writer_over(kvfi_vllm_want_writer(want, fetch)))
+            continue;
+        wanted[count++] = (struct kvfi_vllm_wanted){.d_req_id = want->d_req_id, .transfer_id = want->transfer_id,
+                                                    .groups = want->groups, .group_count = want->group_count};
+    }
+    return count;
+}
+
+static enum kvf_status send_pull(struct kvfi_vllm_fetch *fetch, size_t *count, struct kvf_error *error)
+{
+    kvf_vllm_worker *worker = fetch->batch->worker;
+    struct kvfi_vllm_wanted *wanted = kvfi_alloc_array(fetch->batch->want_count, sizeof *wanted);
+    unsigned char *bytes = NULL;
+    size_t byte_count = 0;
+    enum kvf_status status = KVF_OK;
+
+    if (wanted == NULL)
+        return kvfi_fail_memory(error, "a pull");
+    *count = gather(fetch, wanted);
+    fetch->with_arrays = fetch->must_have_arrays || worker->layout_id == 0 ||
+                         fetch->place->acknowledged != worker->layout_id;
+    status = kvfi_vllm_pull_encode(&worker->consumer->asker, wanted, *count, fetch->with_arrays, &bytes, &byte_count,
+                                   error);
+    if (status == KVF_OK)
+        status = kvfi_channel_send(worker->consumer->channel, &fetch->route, bytes, byte_count, error);
+    free(bytes);
+    free(wanted);
+    return status;
+}
+
+void kvfi_vllm_fetch_wait(struct kvfi_vllm_fetch *fetch)
+{
+    const struct kvf_vllm_worker_options *options = &fetch->batch->worker->options;
+    int64_t due_ns = kvfi_deadline_after(options->abort_request_timeout_ns);
+
+    if (due_ns < INT64_MAX - options->receive_slack_ns)
+        due_ns += options->receive_slack_ns;
+    kvfi_timer_arm(&fetch->batch->worker->loop.timers, &fetch->timer, due_ns);
+}
+
+/* The connection stands. A message leaves whole or not at all, and no answer is looked at before this returns. */
+static void ask(struct kvfi_vllm_fetch *fetch)
+{
+    struct kvfi_vllm_batch *batch = fetch->batch;
+    kvf_vllm_worker *worker = batch->worker;
+    char text[KVF_ERROR_TEXT_BYTES];
+    struct kvf_error error;
+    size_t count = 0;
+    enum kvf_status status = send_pull(fetch, &count, &error);
+    struct kvfi_vllm_told told = {.kind = KVF_VLLM_EVENT_ASKED, .requests = (int64_t)count, .peer = fetch->address,
+                                  .started_ns = kvfi_now_ns()};
+
+    if (status != KVF_OK) {
+        snprintf(text, sizeof text, "transfer failed: %.300s cannot be asked: %.120s", fetch->address, error.text);
+        kvfi_vllm_fetch_cut(fetch, status, text);
+        return;
+    }
+    worker->stats.pulls_sent++;
+    kvfi_vllm_worker_tell(worker, &told);
+    fetch->state = KVFI_VLLM_FETCH_ASKED;
+    kvfi_vllm_fetch_wait(fetch);
+    for (size_t i = 0; i < batch->want_count; i++)
+        if (batch->wants[i] != NULL)
+            kvfi_vllm_want_asked(batch->wants[i], fetch);
+}
+
+/* ---- connecting ------------------------------------------------------------------------------------------------- */
+
+static void arm_connecting(struct kvfi_vllm_fetch *fetch)
+{
+    kvf_vllm_worker *worker = fetch->batch->worker;
+
+    kvfi_timer_arm(&worker->loop.timers, &fetch->timer,
+                   kvfi_deadline_after(worker->options.connector_timeout_ns));
+}
+
+void kvfi_vllm_fetch_connect(struct kvfi_vllm_fetch *fetch)
+{
+    struct kvfi_vllm_consumer *consumer = fetch->batch->worker->consumer;
+    char text[KVF_ERROR_TEXT_BYTES];
+    struct kvf_error error;
+    enum kvf_status status = KVF_ERR_LIMIT;
+
+    if (consumer->connections < KVFI_VLLM_MAX_FETCHES)
+        status = kvfi_channel_connect(consumer->channel, fetch->place->endpoint, &fetch->route, &error);
+    if (status == KVF_ERR_LIMIT && consumer->connections > 0) {
+        fetch->state = KVFI_VLLM_FETCH_WAITS;
+        kvfi_vllm_fetch_link(&consumer->queue, fetch);
+        kvfi_vllm_fetch_wait(fetch);
+        return;
+    }
+    if (status != KVF_OK) {
+        snprintf(text, sizeof text, "transfer failed: %.300s: %.150s", fetch->address, error.text);
+        kvfi_vllm_fetch_cut(fetch, status, text);
+        return;
+    }
+    kvfi_vllm_fetch_unlink(fetch);
+    fetch->state = KVFI_VLLM_FETCH_CONNECTS;
+    consumer->connections++;
+    kvfi_table_insert(&consumer->routes, &fetch->link, &fetch->route.peer, sizeof fetch->route.peer);
+    arm_connecting(fetch);
+}
+
+/* ---- what does not come ----------------------------------------------------------------------------------------- */
+
+static void cannot_reach(struct kvfi_vllm_fetch *fetch)
+{
+    kvf_vllm_worker *worker = fetch->batch->worker;
+    char text[KVF_ERROR_TEXT_BYTES];
+
+    fetch->batch->remote->is_suspect = true;
+    if (fetch->list == &worker->consumer->queue)
+        snprintf(text, sizeof text, "transfer failed: %.300s was not asked: all of %zu connections are in use",
+                 fetch->address, worker->consumer->connections);
+    else
+        snprintf(text, sizeof text, "transfer failed: %.300s %s within %" PRId64 " ms", fetch->address,
+                 fetch->state == KVFI_VLLM_FETCH_WAITS ? "was not looked up" : "cannot be reached",
+                 worker->options.connector_timeout_ns / KVFI_MS);
+    fetch->place->looked_up_ns = 0;
+    kvfi_vllm_fetch_cut(fetch, KVF_ERR_UNREACHABLE, text);
+}
+
+static void give_up(struct kvfi_vllm_fetch *fetch)
+{
+    const struct kvf_vllm_worker_options *options = &fetch->batch->worker->options;
+    char text[KVF_ERROR_TEXT_BYTES];
+
+    fetch->batch->remote->is_suspect = true;
+    fetch->state = KVFI_VLLM_FETCH_LATE;
+    snprintf(text, sizeof text, "transfer failed: Resource temporarily unavailable: no answer of %.300s within %" PRId64
+             " ms", fetch->address, (options->abort_request_timeout_ns + options->receive_slack_ns) / KVFI_MS);
+    kvfi_vllm_fetch_feed(fetch, KVFI_WRITER_ON_STOP, KVF_ERR_TIMEOUT, text);
+}
+
+static void on_timer(void *owner, struct kvfi_timer *timer)
+{
+    struct kvfi_vllm_fetch *fetch = KVFI_HOLDER(timer, struct kvfi_vllm_fetch, timer);
+
+    if (fetch->state == KVFI_VLLM_FETCH_ASKED)
+        give_up(fetch);
+    else
+        cannot_reach(fetch);
+    kvfi_vllm_consume_sweep(owner);
+}
+
+/* Its answer would go to a connection that is no more. */
+static void lose(struct kvfi_vllm_fetch *fetch)
+{
+    char text[KVF_ERROR_TEXT_BYTES];
+
+    snprintf(text, sizeof text, "transfer failed: the connection to %.300s broke before it had answered",
+             fetch->address);
+    fetch->batch->remote->is_suspect = true;
+    kvfi_vllm_fetch_leave(fetch, false);
+    fetch->state = KVFI_VLLM_FETCH_LOST;
+    kvfi_vllm_fetch_link(&fetch->place->lost, fetch);
+    kvfi_vllm_fetch_feed(fetch, KVFI_WRITER_ON_STOP, KVF_ERR_PEER_LOST, text);
+    if (fetch->state == KVFI_VLLM_FETCH_LOST)
+        kvfi_vllm_place_watch(fetch->place);
+}
+
+/* ---- from the channel ------------------------------------------------------------------------------------------- */
+
+static struct kvfi_vllm_fetch *find(const kvf_vllm_worker *worker, const struct kvfi_route *route)
+{
+    struct kvfi_link *link = kvfi_table_find(&worker->consumer->routes, &route->peer, sizeof route->peer);
+
+    return link == NULL ? NULL : KVFI_HOLDER(link, struct kvfi_vllm_fetch, link);
+}
+
+static void on_link(void *context, const struct kvfi_route *to, bool up)
+{
+    struct kvfi_vllm_fetch *fetch = find(context, to);
+
+    if (fetch == NULL)
+        return;
+    if (up && fetch->state == KVFI_VLLM_FETCH_CONNECTS)
+        ask(fetch);
+    else if (!up && fetch->state > KVFI_VLLM_FETCH_CONNECTS)
+        lose(fetch);
+    kvfi_vllm_consume_sweep(context);
+}
+
+static void on_message(void *context, const struct kvfi_route *from, const void *bytes, size_t byte_count)
+{
+    struct kvfi_vllm_fetch *fetch = find(context, from);
+
+    if (fetch == NULL)
+        return;
+    kvfi_vllm_fetch_answer(fetch, bytes, byte_count);
+    kvfi_vllm_consume_sweep(context);
+}
+
+static void on_refusal(void *context, const struct kvfi_route *from, const void *bytes, size_t byte_count,
+                       const struct kvf_error *error)
+{
+    struct kvfi_vllm_fetch *fetch = find(context, from);
+
+    (void)bytes;
+    (void)byte_count;
+    if (fetch == NULL)
+        return;
+    kvfi_vllm_fetch_garbage(fetch, error->text);
+    kvfi_vllm_consume_sweep(context);
+}
+
+const struct kvfi_dialect kvfi_vllm_consumer_dialect = {
+    .name = "vllm consumer", .handle = on_message, .refuse = on_refusal, .link = on_link};
+
+/* ---- beginning -------------------------------------------------------------------------------------------------- */
+
+void kvfi_vllm_fetch_begin(struct kvfi_vllm_fetch *fetch)
+{
+    struct kvf_error error;
+    enum kvf_status status;
+
+    if (fetch->state == KVFI_VLLM_FETCH_CLOSED)
+        return; /* its wants have failed meanwhile */
+    fetch->timer.fire = on_timer;
+    status = kvfi_vllm_place_get(fetch->batch->worker, fetch->address, &fetch->place, &error);
+    if (status != KVF_OK) {
+        kvfi_vllm_fetch_cut(fetch, status, error.text);
+        return;
+    }
+    fetch->place->uses++;
+    arm_connecting(fetch);
+    if (kvfi_vllm_place_resolve(fetch))
+        kvfi_vllm_fetch_connect(fetch);
+}
