@@ -112,11 +112,18 @@ struct batch {
     bool wrote;
 };
 
-static json_t *expand(kvf_vllm_write *write)
+/* More than any case of sense has: a program without memory answers nothing at all. */
+enum { MAX_DESCRIPTORS = 1 << 22 };
+
+static json_t *expand(struct answer_reader *reader, kvf_vllm_write *write)
 {
     json_t *list = json_array();
     struct kvf_vllm_descriptor descriptor;
 
+    if (kvf_vllm_write_count(write) > MAX_DESCRIPTORS) {
+        answer_wrong(reader, "requests: more than %d descriptors", MAX_DESCRIPTORS);
+        return list;
+    }
     while (kvf_vllm_write_next(write, &descriptor, 1) > 0) {
         json_array_append_new(list, json_pack("[I, I, I]", (json_int_t)descriptor.src_address,
                                               (json_int_t)descriptor.dst_address, (json_int_t)descriptor.bytes));
@@ -162,9 +169,9 @@ static bool answer_request(struct answer_reader *reader, const kvf_vllm_prepared
         json_array_append_new(batch->ok, json_string(id));
         kvf_vllm_prepared_get_info(prepared, &info, &error);
         if (info.pulls_expected == 1) {
-            json_array_append(batch->finished, json_object_get(own, "p_req_id"));
+            json_array_append_new(batch->finished, json_string(answer_text(reader, own, "p_req_id")));
         }
-        json_object_set_new(batch->requests, id, json_pack("{s:o}", "descriptors", expand(write)));
+        json_object_set_new(batch->requests, id, json_pack("{s:o}", "descriptors", expand(reader, write)));
     } else if (status != KVF_ERR_INCOMPATIBLE) {
         json_array_append_new(batch->failed, json_string(id));
         if (!batch->text[0]) memcpy(batch->text, error.text, sizeof batch->text);
