@@ -12,12 +12,14 @@
 const struct kvfi_transport_ops *kvfi_transport_find(const char *name)
 {
     static const struct kvfi_transport_ops *const all[] = {
-        &kvfi_loop_ops, &kvfi_shm_ops, &kvfi_tcp_ops, &kvfi_cma_ops, &kvfi_mooncake_ops,
-        &kvfi_fault_ops[0], &kvfi_fault_ops[1], &kvfi_fault_ops[2], &kvfi_fault_ops[3]};
+        &kvfi_loop_ops, &kvfi_shm_ops, &kvfi_tcp_ops, &kvfi_cma_ops, &kvfi_mooncake_ops};
     const struct kvfi_transport_ops *found = NULL;
 
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (strcmp(all[i]->name, name) == 0) found = all[i];
+    }
+    for (size_t i = 0; i < KVFI_FAULT_OPS; i++) {
+        if (strcmp(kvfi_fault_ops[i].name, name) == 0) found = &kvfi_fault_ops[i];
     }
     return found;
 }

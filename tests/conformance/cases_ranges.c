@@ -190,7 +190,7 @@ void case_bad_destinations(void **state)
     far_init(&far, MIB);
     const int64_t zero = -(int64_t)far.address; /* the offset of address 0 */
     /* The system finds out, or the destination itself, which then says so. */
-    const enum kvf_status refused = strcmp(subject->transport, "mooncake") == 0 ? KVF_ERR_REFUSED : KVF_ERR_SYSTEM;
+    const enum kvf_status refused = strstr(subject->transport, "mooncake") ? KVF_ERR_REFUSED : KVF_ERR_SYSTEM;
     const struct {
         const char *name;
         int64_t dst_offset, bytes;

@@ -21,6 +21,7 @@ static const struct subject subjects[] = {
     {"cma", "cma", NULL, false, true, false},
     {"mooncake", "mooncake", NULL, false, true, false},
     {"fault_cma", "fault:cma", "cma", false, true, false},
+    {"fault_mooncake", "fault:mooncake", "mooncake", false, true, false},
 };
 
 const struct subject *subject;

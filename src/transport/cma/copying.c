@@ -26,7 +26,7 @@ struct piece {
 /* One post under way. */
 struct copying {
     const struct kvfi_transport *transport;
-    const struct kvfi_cma_post *post;
+    const struct kvfi_post *post;
     struct kvfi_range fetched[FETCHED];
     size_t at, count;     /* of `fetched`; the one at `at` is cut at its front where a batch ended in it */
     int64_t range;        /* number of the range at `at` */
@@ -38,6 +38,11 @@ struct copying {
     size_t piece_count, local_count, remote_count;
     int64_t batch_bytes;
 };
+
+static const struct kvfi_cma_peer *peer_of(const struct copying *copying)
+{
+    return (const struct kvfi_cma_peer *)copying->post->peer;
+}
 
 /* ---- checking ----------------------------------------------------------------------------------------------- */
 
@@ -67,13 +72,9 @@ static bool is_registered(const struct kvfi_transport_config *config, uint64_t a
 static enum kvf_status check_range(const struct copying *copying, const struct kvfi_range *range,
                                    struct kvf_error *error)
 {
-    if (range->bytes < 0)
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "range %" PRId64 " has %" PRId64 " bytes", copying->range,
-                         range->bytes);
-    if (range->bytes > copying->left)
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "range %" PRId64 " has %" PRId64 " bytes, only %" PRId64
-                         " of the %" PRId64 " announced are left", copying->range, range->bytes, copying->left,
-                         copying->post->source.bytes);
+    enum kvf_status status = kvfi_post_check(copying->post, copying->range, copying->left, range, error);
+
+    if (status != KVF_OK) return status;
     if (!is_registered(&copying->transport->config, range->src_address, (uint64_t)range->bytes))
         return kvfi_fail(error, KVF_ERR_OUT_OF_RANGE, "range %" PRId64 ": the %" PRId64 " bytes at 0x%" PRIx64
                          " are not in the registered memories", copying->range, range->bytes, range->src_address);
@@ -141,9 +142,8 @@ static enum kvf_status gather(struct copying *copying, struct kvf_error *error)
         copying->range_checked = true;
         if (status == KVF_OK) add_piece(copying, range);
     }
-    if (status == KVF_OK && copying->over && copying->left > 0)
-        status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "%" PRId64 " ranges came, %" PRId64 " bytes short of the %"
-                           PRId64 " announced", copying->range, copying->left, copying->post->source.bytes);
+    if (status == KVF_OK && copying->over)
+        status = kvfi_post_check_end(copying->post, copying->range, copying->left, error);
     return status;
 }
 
@@ -151,7 +151,7 @@ static enum kvf_status gather(struct copying *copying, struct kvf_error *error)
 
 static enum kvf_status explain(const struct copying *copying, int failure, int64_t written, struct kvf_error *error)
 {
-    const struct kvfi_cma_peer *peer = copying->post->peer;
+    const struct kvfi_cma_peer *peer = peer_of(copying);
     const struct piece *piece = copying->pieces;
 
     if (failure == ESRCH || kvfi_cma_process_is_dead(peer->pidfd))
@@ -171,12 +171,12 @@ static void corrupt(const struct copying *copying)
     struct iovec remote = {.iov_base = (void *)(uintptr_t)piece->dst_address, .iov_len = 1};
     size_t written;
 
-    (void)kvfi_vm_write(copying->post->peer->pid, &local, 1, &remote, 1, &written);
+    (void)kvfi_vm_write(peer_of(copying)->pid, &local, 1, &remote, 1, &written);
 }
 
 static enum kvf_status write_batch(const struct copying *copying, int64_t *bytes, struct kvf_error *error)
 {
-    const struct kvfi_cma_peer *peer = copying->post->peer;
+    const struct kvfi_cma_peer *peer = peer_of(copying);
     struct iovec *local = (struct iovec *)copying->local, *remote = (struct iovec *)copying->remote;
     struct kvfi_wire_fault *wire = copying->transport->config.wire;
     size_t written = 0;
@@ -193,8 +193,7 @@ static enum kvf_status write_batch(const struct copying *copying, int64_t *bytes
     return KVF_OK;
 }
 
-enum kvf_status kvfi_cma_copy(const struct kvfi_transport *transport, struct kvfi_cma_post *post, int64_t *bytes,
-                              struct kvf_error *error)
+enum kvf_status kvfi_cma_copy(void *transport, struct kvfi_post *post, int64_t *bytes, struct kvf_error *error)
 {
     struct copying *copying = kvfi_alloc_zeroed(1, sizeof *copying);
     enum kvf_status status = KVF_OK;

@@ -366,4 +366,5 @@ const struct kvfi_transport_ops kvfi_fault_ops[KVFI_FAULT_OPS] = {
     FAULT_OPS("fault:shm", 2, KVFI_CAP_BOXES | KVFI_CAP_REMOTE_WRITES),
     FAULT_OPS("fault:tcp", 4, KVFI_CAP_BOXES | KVFI_CAP_LOCAL_QUIET),
     FAULT_OPS("fault:cma", 8, KVFI_CAP_RANGES | KVFI_CAP_REMOTE_WRITES),
+    FAULT_OPS("fault:mooncake", 16, KVFI_CAP_RANGES | KVFI_CAP_REMOTE_WRITES),
 };

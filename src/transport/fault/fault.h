@@ -4,7 +4,7 @@
  *  The policy is a text, `INNER` or `INNER:FAULT,FAULT...`, where INNER is the name of the wrapped transport:
  *
  *      corrupt=N        one bit of each of the next N pieces is flipped on its way (shm, loop: chunks; tcp: frames;
- *                       cma: batches of 8 MiB at most)
+ *                       cma: batches of 8 MiB at most; mooncake: what one call sends)
  *      cut_after=BYTES  the connection is cut, once, after so many bytes were sent
  *      fail_post=N      post number N (from 1) fails: POSTED says KVF_ERR_SYSTEM, nothing moves
  *      fail_connect=N   the next N connects fail: CONNECTED says KVF_ERR_UNREACHABLE
@@ -21,7 +21,7 @@
 
 #include "transport/transport.h"
 
-enum { KVFI_FAULT_OPS = 4 };
+enum { KVFI_FAULT_OPS = 5 };
 
 extern const struct kvfi_transport_ops kvfi_fault_ops[KVFI_FAULT_OPS];
 

@@ -21,6 +21,7 @@ struct kvfi_moon_job {
     struct kvfi_moon_segment *segment;
     bool is_write, stop_at_failure;
     struct kvfi_moon_limit limit;
+    struct kvfi_wire_fault *wire; /* faults of tests; NULL: none */
     /** Gives up to `capacity` next ranges (their index is filled in here), 0 at the end; -1: it failed. */
     ssize_t (*next)(void *context, struct kvfi_moon_item *out, size_t capacity, struct kvf_error *error);
     /** A range has ended, as DONE or IN_DOUBT; NULL: nobody wants to know. All others have failed. */

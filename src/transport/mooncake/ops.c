@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/mooncake/mooncake.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "base/array.h"
 #include "base/error.h"
@@ -37,59 +33,13 @@ static void know_memories(struct kvfi_transport *transport)
 static void moon_close(struct kvfi_transport *transport)
 {
     if (!transport) return;
-    pthread_mutex_lock(&transport->lock);
-    transport->stopping = true;
-    kvfi_moon_posts_stop(transport);
-    pthread_cond_broadcast(&transport->changed);
-    pthread_mutex_unlock(&transport->lock);
-    if (transport->wake >= 0) eventfd_write(transport->wake, 1);
-    if (transport->watcher_started) pthread_join(transport->watcher, NULL);
-    for (size_t i = 0; i < transport->poster_count; i++) {
-        if (transport->posters[i].started) pthread_join(transport->posters[i].thread, NULL);
-        if (transport->posters[i].wake >= 0) close(transport->posters[i].wake);
-    }
-    kvfi_moon_posts_fini(transport);
+    kvfi_watcher_stop(&transport->watcher);
+    if (transport->posts_made) kvfi_posts_fini(&transport->posts);
+    kvfi_watcher_close(&transport->watcher);
     kvf_mooncake_close(transport->engine);
-    if (transport->epoll >= 0) close(transport->epoll);
-    if (transport->wake >= 0) close(transport->wake);
     if (transport->queue_made) kvfi_queue_fini(&transport->queue);
-    pthread_cond_destroy(&transport->changed);
-    pthread_mutex_destroy(&transport->lock);
     free(transport->known);
     free(transport);
-}
-
-static enum kvf_status open_descriptors(struct kvfi_transport *transport, struct kvf_error *error)
-{
-    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0};
-
-    transport->epoll = epoll_create1(EPOLL_CLOEXEC);
-    transport->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (transport->epoll < 0 || transport->wake < 0 ||
-        epoll_ctl(transport->epoll, EPOLL_CTL_ADD, transport->wake, &event) != 0)
-        return kvfi_fail(error, KVF_ERR_SYSTEM, "mooncake: epoll, eventfd: %s", strerror(errno));
-    return KVF_OK;
-}
-
-static enum kvf_status start_threads(struct kvfi_transport *transport, struct kvf_error *error)
-{
-    long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    size_t wanted = processors < 1 ? 1 : processors > KVFI_MOON_POST_THREADS ? KVFI_MOON_POST_THREADS
-                                                                              : (size_t)processors;
-    int failure = pthread_create(&transport->watcher, NULL, kvfi_moon_watch_thread, transport);
-
-    transport->watcher_started = failure == 0;
-    while (failure == 0 && transport->poster_count < wanted) {
-        struct kvfi_moon_poster *poster = &transport->posters[transport->poster_count++];
-
-        poster->owner = transport;
-        poster->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        failure = poster->wake < 0 ? errno : pthread_create(&poster->thread, NULL, kvfi_moon_post_thread, poster);
-        poster->started = failure == 0;
-    }
-    if (failure != 0)
-        return kvfi_fail(error, KVF_ERR_SYSTEM, "mooncake: cannot start a thread: %s", strerror(failure));
-    return KVF_OK;
 }
 
 static enum kvf_status open_engine(struct kvfi_transport *transport, const struct kvfi_transport_config *config,
@@ -114,16 +64,17 @@ static enum kvf_status moon_open(const struct kvfi_transport_config *config, str
     if (!transport) return kvfi_fail_memory(error, "a transport");
     transport->config = *config;
     transport->config.host = transport->config.self = transport->config.fault_policy = NULL;
-    transport->epoll = transport->wake = -1;
-    pthread_mutex_init(&transport->lock, NULL);
-    pthread_cond_init(&transport->changed, NULL);
+    transport->watcher.epoll = transport->watcher.wake = -1;
     transport->known = kvfi_alloc_zeroed(config->memory_count, sizeof *transport->known);
     status = transport->known ? kvfi_queue_init(&transport->queue, config->log, error)
                               : kvfi_fail_memory(error, "a list of memories");
     transport->queue_made = status == KVF_OK;
     if (status == KVF_OK) status = open_engine(transport, config, error);
-    if (status == KVF_OK) status = open_descriptors(transport, error);
-    if (status == KVF_OK) status = start_threads(transport, error);
+    if (status == KVF_OK)
+        status = kvfi_posts_init(&transport->posts, &kvfi_moon_posts, transport, &transport->queue, error);
+    transport->posts_made = status == KVF_OK;
+    if (status == KVF_OK)
+        status = kvfi_watcher_open(&transport->watcher, "mooncake", transport, kvfi_moon_peer_closed, error);
     if (status == KVF_OK) {
         know_memories(transport);
         *out = transport;
@@ -167,12 +118,27 @@ static enum kvf_status moon_probe(struct kvfi_transport *transport, const char *
 }
 
 static enum kvf_status moon_connect(struct kvfi_transport *transport, const char *endpoint,
-                                    const struct kvfi_peer_identity *expected, uint64_t *peer, struct kvf_error *error)
+                                    const struct kvfi_peer_identity *expected, uint64_t *number,
+                                    struct kvf_error *error)
 {
     enum kvf_status status = moon_probe(transport, endpoint, error);
+    struct kvfi_moon_peer *peer;
 
     (void)expected; /* a segment is its address */
-    return status == KVF_OK ? kvfi_moon_peer_connect(transport, endpoint, peer, error) : status;
+    if (status != KVF_OK) return status;
+    peer = kvfi_alloc_zeroed(1, sizeof *peer);
+    if (!peer) return kvfi_fail_memory(error, "a peer");
+    snprintf(peer->endpoint, sizeof peer->endpoint, "%s", endpoint);
+    pthread_mutex_lock(&transport->posts.lock);
+    status = kvfi_posts_add(&transport->posts, &peer->base, number, error);
+    pthread_mutex_unlock(&transport->posts.lock);
+    if (status != KVF_OK) free(peer);
+    return status;
+}
+
+static void moon_disconnect(struct kvfi_transport *transport, uint64_t peer)
+{
+    kvfi_posts_disconnect(&transport->posts, peer);
 }
 
 static enum kvf_status moon_post_ranges(struct kvfi_transport *transport, uint64_t peer,
@@ -180,7 +146,12 @@ static enum kvf_status moon_post_ranges(struct kvfi_transport *transport, uint64
                                         struct kvf_error *error)
 {
     know_memories(transport);
-    return kvfi_moon_post_ranges(transport, peer, source, cookie, error);
+    return kvfi_posts_post(&transport->posts, peer, source, cookie, error);
+}
+
+static void moon_abort(struct kvfi_transport *transport, uint64_t peer, uint64_t cookie)
+{
+    kvfi_posts_abort(&transport->posts, peer, cookie);
 }
 
 const struct kvfi_transport_ops kvfi_mooncake_ops = {
@@ -198,8 +169,8 @@ const struct kvfi_transport_ops kvfi_mooncake_ops = {
     .disarm = kvfi_nothing_armed,
     .probe = moon_probe,
     .connect = moon_connect,
-    .disconnect = kvfi_moon_peer_disconnect,
+    .disconnect = moon_disconnect,
     .post_chunk = kvfi_no_chunks,
-    .abort = kvfi_moon_post_abort,
+    .abort = moon_abort,
     .post_ranges = moon_post_ranges,
 };

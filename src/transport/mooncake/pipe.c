@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "transport/fault/wire.h"
+
 enum { PIECES = 512, SMALL_BYTES = 32768, SEND_BYTES = 4194304 };
 
 void kvfi_moon_pipe_begin(struct kvfi_moon_pipe *pipe)
@@ -104,6 +106,23 @@ static void account(struct kvfi_moon_pipe *pipe, bool is_write, uint64_t sent)
     if (pipe->sent < pipe->count) pipe->sent_bytes += sent;
 }
 
+/* Ends the list with the first byte of a payload, flipped. */
+static size_t corrupt(const struct kvfi_moon_pipe *pipe, struct kvfi_wire_fault *wire, struct iovec *pieces,
+                      size_t count, char *flipped)
+{
+    for (size_t i = 0; i < count && kvfi_wire_may_corrupt(wire); i++) {
+        const char *base = pieces[i].iov_base;
+
+        if ((base >= (const char *)pipe->heads && base < (const char *)pipe->heads + sizeof pipe->heads) ||
+            !kvfi_wire_corrupts(wire))
+            continue;
+        *flipped = (char)(*base ^ 1);
+        pieces[i] = (struct iovec){flipped, 1};
+        return i + 1;
+    }
+    return count;
+}
+
 bool kvfi_moon_pipe_send(struct kvfi_moon_pipe *pipe, int fd, struct kvfi_moon_job *job)
 {
     bool moved = false;
@@ -111,13 +130,17 @@ bool kvfi_moon_pipe_send(struct kvfi_moon_pipe *pipe, int fd, struct kvfi_moon_j
     while (pipe->sent < pipe->count && !pipe->blocked && !pipe->send_failed) {
         struct iovec pieces[PIECES];
         struct msghdr message = {.msg_iov = pieces};
+        char flipped;
         ssize_t sent;
 
         message.msg_iovlen = list_pieces(pipe, job->is_write, pieces);
+        if (job->wire)
+            message.msg_iovlen = corrupt(pipe, job->wire, pieces, (size_t)message.msg_iovlen, &flipped);
         sent = sendmsg(fd, &message, MSG_NOSIGNAL);
         if (sent >= 0) {
             account(pipe, job->is_write, (uint64_t)sent);
             moved = true;
+            if (kvfi_wire_cuts(job->wire, sent)) shutdown(fd, SHUT_RDWR);
         } else if (errno == EAGAIN) {
             pipe->blocked = true;
         } else if (errno != EINTR) {
