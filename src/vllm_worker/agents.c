@@ -106,26 +106,26 @@ static void forget_gone(kvf_vllm_worker *worker, const struct kvfi_vllm_topology
 
 static void go_on(struct kvfi_vllm_remote *remote, enum kvf_status status, const char *cause)
 {
-    struct kvfi_vllm_batch *batch = remote->waiting;
+    struct kvfi_vllm_order *order = remote->waiting;
     struct kvf_error error;
 
     remote->waiting = remote->waiting_tail = NULL;
     kvfi_timer_disarm(&remote->worker->loop.timers, &remote->patience);
-    while (batch != NULL) {
-        struct kvfi_vllm_batch *next = batch->next;
+    while (order != NULL) {
+        struct kvfi_vllm_order *next = order->next;
 
-        batch->next = NULL;
+        order->next = NULL;
         if (remote->engine != NULL) {
-            batch->engine = kvfi_vllm_engine_acquire(remote->engine);
-            kvfi_vllm_batch_ask(batch);
+            order->engine = kvfi_vllm_engine_acquire(remote->engine);
+            kvfi_vllm_order_ask(order);
         } else {
             kvfi_fail(&error, status == KVF_OK ? KVF_ERR_NOT_FOUND : status, "remote engine_id %s not found from "
-                      "bootstrap server %s%s%s", remote->engine_id, batch->bootstrap, cause[0] == '\0' ? "" : ": ",
+                      "bootstrap server %s%s%s", remote->engine_id, order->bootstrap, cause[0] == '\0' ? "" : ": ",
                       cause);
-            kvfi_vllm_batch_fail(batch, (enum kvf_status)error.status, error.text);
+            kvfi_vllm_order_fail(order, (enum kvf_status)error.status, error.text);
         }
-        kvfi_vllm_batch_check(batch);
-        batch = next;
+        kvfi_vllm_order_check(order);
+        order = next;
     }
 }
 
@@ -196,20 +196,20 @@ static void ask(struct kvfi_vllm_remote *remote, const char *bootstrap)
                                                                                               : MORE_PATIENCE_NS));
 }
 
-void kvfi_vllm_remote_need(struct kvfi_vllm_batch *batch)
+void kvfi_vllm_remote_need(struct kvfi_vllm_order *order)
 {
-    struct kvfi_vllm_remote *remote = batch->remote;
+    struct kvfi_vllm_remote *remote = order->remote;
     int64_t now_ns = kvfi_now_ns();
 
     remote->used_ns = now_ns;
-    *(remote->waiting_tail == NULL ? &remote->waiting : &remote->waiting_tail->next) = batch;
-    remote->waiting_tail = batch;
+    *(remote->waiting_tail == NULL ? &remote->waiting : &remote->waiting_tail->next) = order;
+    remote->waiting_tail = order;
     if (remote->is_asking && (remote->engine == NULL || remote->patience.armed))
         return; /* wait with the others */
     if (remote->is_asking || !must_ask(remote, now_ns))
         go_on(remote, KVF_OK, "");
     else
-        ask(remote, batch->bootstrap);
+        ask(remote, order->bootstrap);
 }
 
 /* ---- keeping them ----------------------------------------------------------------------------------------------- */

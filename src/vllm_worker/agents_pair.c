@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which workers of an engine a batch asks. */
+/* Which workers of an engine an order asks. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -51,63 +51,63 @@ static enum kvf_status count_all(const kvf_vllm_worker *worker, const struct kvf
     return status;
 }
 
-/* Takes the memory of a batch's fetches. */
-static enum kvf_status make(struct kvfi_vllm_batch *batch, size_t count, struct kvf_error *error)
+/* Takes the memory of an order's fetches. */
+static enum kvf_status make(struct kvfi_vllm_order *order, size_t count, struct kvf_error *error)
 {
     size_t writers;
 
-    if (!kvfi_mul_size(batch->want_count, count, &writers))
-        return kvfi_fail(error, KVF_ERR_OVERFLOW, "%zu requests of %zu workers", batch->want_count, count);
-    batch->fetches = kvfi_alloc_zeroed(count, sizeof *batch->fetches);
-    batch->writers = kvfi_alloc_zeroed(writers, sizeof *batch->writers);
-    if (batch->fetches == NULL || batch->writers == NULL)
+    if (!kvfi_mul_size(order->want_count, count, &writers))
+        return kvfi_fail(error, KVF_ERR_OVERFLOW, "%zu requests of %zu workers", order->want_count, count);
+    order->fetches = kvfi_alloc_zeroed(count, sizeof *order->fetches);
+    order->writers = kvfi_alloc_zeroed(writers, sizeof *order->writers);
+    if (order->fetches == NULL || order->writers == NULL)
         return kvfi_fail_memory(error, "the pulls of a step");
     for (size_t i = 0; i < writers; i++)
-        kvfi_writer_init(&batch->writers[i]);
+        kvfi_writer_init(&order->writers[i]);
     return KVF_OK;
 }
 
-static enum kvf_status fill(struct kvfi_vllm_batch *batch, int64_t first, int64_t count, size_t total,
+static enum kvf_status fill(struct kvfi_vllm_order *order, int64_t first, int64_t count, size_t total,
                             struct kvf_error *error)
 {
-    enum kvf_status status = make(batch, total, error);
+    enum kvf_status status = make(order, total, error);
     struct chosen chosen = {0};
     size_t at = 0;
 
     if (status != KVF_OK)
         return status;
     for (int64_t rank = first; rank < first + count; rank++) {
-        choose(batch->worker, batch->engine, rank, &chosen, error);
+        choose(order->worker, order->engine, rank, &chosen, error);
         for (size_t i = 0; i < chosen.count && at < total; i++, at++)
-            batch->fetches[at] = (struct kvfi_vllm_fetch){.batch = batch, .index = at,
+            order->fetches[at] = (struct kvfi_vllm_fetch){.order = order, .index = at,
                                                           .address = chosen.workers[i].address,
-                                                          .owed = batch->wants_left};
+                                                          .owed = order->wants_left};
     }
-    batch->fetch_count = batch->fetches_left = total;
+    order->fetch_count = order->fetches_left = total;
     return KVF_OK;
 }
 
-void kvfi_vllm_batch_ask(struct kvfi_vllm_batch *batch)
+void kvfi_vllm_order_ask(struct kvfi_vllm_order *order)
 {
-    const struct kvf_vllm_worker_options *own = &batch->worker->options;
+    const struct kvf_vllm_worker_options *own = &order->worker->options;
     int64_t first = 0, count = 0;
     struct kvf_error error;
     size_t total = 0;
-    enum kvf_status status = kvfi_vllm_target_ranks(own->tp_rank, own->tp_size, batch->engine->tp_size, &first, &count,
+    enum kvf_status status = kvfi_vllm_target_ranks(own->tp_rank, own->tp_size, order->engine->tp_size, &first, &count,
                                                     &error);
 
     if (status == KVF_OK)
-        status = count_all(batch->worker, batch->engine, first, count, &total, &error);
+        status = count_all(order->worker, order->engine, first, count, &total, &error);
     if (status == KVF_OK)
-        status = fill(batch, first, count, total, &error);
+        status = fill(order, first, count, total, &error);
     if (status != KVF_OK) {
-        kvfi_vllm_batch_fail(batch, status, error.text);
+        kvfi_vllm_order_fail(order, status, error.text);
         return;
     }
-    for (size_t i = 0; i < batch->want_count; i++) {
-        kvfi_vllm_want_step(batch->wants[i], KVFI_TRANSFER_ON_RESOLVED, 0);
-        kvfi_vllm_want_step(batch->wants[i], KVFI_TRANSFER_ON_JOINED, (int64_t)total);
+    for (size_t i = 0; i < order->want_count; i++) {
+        kvfi_vllm_want_step(order->wants[i], KVFI_TRANSFER_ON_RESOLVED, 0);
+        kvfi_vllm_want_step(order->wants[i], KVFI_TRANSFER_ON_JOINED, (int64_t)total);
     }
     for (size_t i = 0; i < total; i++)
-        kvfi_vllm_fetch_begin(&batch->fetches[i]);
+        kvfi_vllm_fetch_begin(&order->fetches[i]);
 }

@@ -10,27 +10,27 @@
 
 /* ---- what has ended --------------------------------------------------------------------------------------------- */
 
-void kvfi_vllm_batch_check(struct kvfi_vllm_batch *batch)
+void kvfi_vllm_order_check(struct kvfi_vllm_order *order)
 {
-    struct kvfi_vllm_consumer *consumer = batch->worker->consumer;
+    struct kvfi_vllm_consumer *consumer = order->worker->consumer;
 
-    if (batch->ended || batch->wants_left > 0 || batch->fetches_left > 0)
+    if (order->ended || order->wants_left > 0 || order->fetches_left > 0)
         return;
-    batch->ended = true;
-    batch->next = consumer->ended;
-    consumer->ended = batch;
+    order->ended = true;
+    order->next = consumer->ended;
+    consumer->ended = order;
 }
 
-void kvfi_vllm_batch_free(struct kvfi_vllm_batch *batch)
+void kvfi_vllm_order_free(struct kvfi_vllm_order *order)
 {
-    if (batch->remote != NULL)
-        batch->remote->uses--;
-    kvfi_vllm_engine_release(batch->engine);
-    free(batch->bootstrap);
-    free(batch->wants);
-    free(batch->fetches);
-    free(batch->writers);
-    free(batch);
+    if (order->remote != NULL)
+        order->remote->uses--;
+    kvfi_vllm_engine_release(order->engine);
+    free(order->bootstrap);
+    free(order->wants);
+    free(order->fetches);
+    free(order->writers);
+    free(order);
 }
 
 /* Connections got free: those that wait for one have their turn. */
@@ -51,10 +51,10 @@ void kvfi_vllm_consume_sweep(kvf_vllm_worker *worker)
 
     serve_queue(consumer);
     while (consumer->ended != NULL) {
-        struct kvfi_vllm_batch *batch = consumer->ended;
+        struct kvfi_vllm_order *order = consumer->ended;
 
-        consumer->ended = batch->next;
-        kvfi_vllm_batch_free(batch);
+        consumer->ended = order->next;
+        kvfi_vllm_order_free(order);
     }
 }
 
@@ -102,25 +102,25 @@ enum kvf_status kvfi_vllm_consumer_create(kvf_vllm_worker *worker, struct kvfi_v
     return status;
 }
 
-/* All wants of a table, with their batches and fetches; nothing is told any more. */
+/* All wants of a table, with their orders and fetches; nothing is told any more. */
 static void free_wants(kvf_vllm_worker *worker, struct kvfi_vllm_consumer *consumer)
 {
     struct kvfi_link *link;
 
     while ((link = kvfi_table_any(&consumer->wants)) != NULL) {
         struct kvfi_vllm_want *want = KVFI_HOLDER(link, struct kvfi_vllm_want, link);
-        struct kvfi_vllm_batch *batch = want->batch;
+        struct kvfi_vllm_order *order = want->order;
 
         kvfi_timer_disarm(&worker->loop.timers, &want->settle_timer);
         kvfi_table_remove(&consumer->wants, link);
-        batch->wants[want->index] = NULL;
-        batch->wants_left--;
+        order->wants[want->index] = NULL;
+        order->wants_left--;
         free(want);
-        if (batch->wants_left > 0)
+        if (order->wants_left > 0)
             continue;
-        for (size_t i = 0; i < batch->fetch_count; i++)
-            kvfi_vllm_fetch_leave(&batch->fetches[i], true);
-        kvfi_vllm_batch_check(batch);
+        for (size_t i = 0; i < order->fetch_count; i++)
+            kvfi_vllm_fetch_leave(&order->fetches[i], true);
+        kvfi_vllm_order_check(order);
     }
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** @file consume.h  The consumer half: what it asks for, whom, and when a request's blocks are its own again.
  *
- *  A *want* is one request that is being fetched; the wants of one step that come from one engine are a *batch*. A
+ *  A *want* is one request that is being fetched; the wants of one step that come from one engine are an *order*. A
  *  *remote* is an engine of producers as registries know it; a *place* is an address of one of its workers. A *fetch*
- *  is one pull: a batch at one place, over a connection of its own. The machines are life/'s: a want is a transfer with
- *  a block, each worker that is asked a writer of it.
+ *  is one pull: an order at one place, over a connection of its own. The machines are life/'s: a want is a transfer
+ *  with a block, each worker that is asked a writer of it.
  *
  *  A want that fails stays until each worker that was asked for it has answered, or can write no more. Everything is
  *  done by the loop's thread. What ends during a call stays whole until kvfi_vllm_consume_sweep, which each entry from
@@ -27,7 +27,7 @@ enum {
     KVFI_VLLM_MAX_FETCHES = 4096   /* connections at a time; further pulls wait */
 };
 
-struct kvfi_vllm_batch;
+struct kvfi_vllm_order;
 struct kvfi_vllm_fetch;
 
 /** A request that is being fetched, then one that is over and waits to be collected. One piece of memory. */
@@ -35,7 +35,7 @@ struct kvfi_vllm_want {
     struct kvfi_link link;         /* in consumer->wants, by d_req_id */
     struct kvfi_vllm_want *next;   /* in consumer->over */
     kvf_vllm_worker *worker;
-    struct kvfi_vllm_batch *batch; /* NULL once it is over */
+    struct kvfi_vllm_order *order; /* NULL once it is over */
     size_t index;                  /* in it */
     const char *d_req_id, *transfer_id;
     const struct kvf_vllm_ids *groups;
@@ -49,9 +49,9 @@ struct kvfi_vllm_want {
 };
 
 /** Wants of one step and engine. */
-struct kvfi_vllm_batch {
+struct kvfi_vllm_order {
     kvf_vllm_worker *worker;
-    struct kvfi_vllm_batch *next;  /* of those that wait for the same remote, or of the batches to be freed */
+    struct kvfi_vllm_order *next;  /* of those that wait for the same remote, or of the orders to be freed */
     struct kvfi_vllm_remote *remote;
     char *bootstrap;               /* that of its first want */
     const struct kvfi_vllm_engine *engine; /* whom it asks; NULL until it does */
@@ -73,7 +73,7 @@ enum kvfi_vllm_fetch_state {
 };
 
 struct kvfi_vllm_fetch {
-    struct kvfi_vllm_batch *batch;
+    struct kvfi_vllm_order *order;
     size_t index;                  /* in it */
     int state;                     /* an enum kvfi_vllm_fetch_state */
     const char *address;           /* as registered; the engine's */
@@ -121,8 +121,8 @@ struct kvfi_vllm_remote {
     int64_t known_ns, asked_ns, used_ns;
     bool is_suspect;               /* one of its workers did not answer */
     bool is_asking;
-    size_t uses;                   /* batches */
-    struct kvfi_vllm_batch *waiting, *waiting_tail;
+    size_t uses;                   /* orders */
+    struct kvfi_vllm_order *waiting, *waiting_tail;
     struct kvfi_timer patience;    /* how long those that could go on with what is known wait */
 };
 
@@ -135,7 +135,7 @@ struct kvfi_vllm_consumer {
     bool asker_made;
     struct kvfi_vllm_fetch_list queue;       /* wait for a connection to get free */
     size_t connections;
-    struct kvfi_vllm_batch *ended;           /* to be freed by the sweep */
+    struct kvfi_vllm_order *ended;           /* to be freed by the sweep */
     struct kvfi_vllm_want *over, *over_tail; /* to be collected */
     size_t over_count;
     int64_t unsettled;
@@ -147,17 +147,17 @@ struct kvfi_vllm_consumer {
 
 /** Frees what has ended. */
 void kvfi_vllm_consume_sweep(kvf_vllm_worker *worker);
-/** A batch may have ended: the sweep sees to it. */
-void kvfi_vllm_batch_check(struct kvfi_vllm_batch *batch);
-/** Frees a batch without wants and connections. */
-void kvfi_vllm_batch_free(struct kvfi_vllm_batch *batch);
+/** An order may have ended: the sweep sees to it. */
+void kvfi_vllm_order_check(struct kvfi_vllm_order *order);
+/** Frees an order without wants and connections. */
+void kvfi_vllm_order_free(struct kvfi_vllm_order *order);
 
 /* ---- settle.c: wants ------------------------------------------------------------------------------------------- */
 
 /** Ends a want with a sentence, unless it has ended. */
 void kvfi_vllm_want_fail(struct kvfi_vllm_want *want, enum kvf_status status, const char *text);
-/** All wants of a batch. */
-void kvfi_vllm_batch_fail(struct kvfi_vllm_batch *batch, enum kvf_status status, const char *text);
+/** All wants of an order. */
+void kvfi_vllm_order_fail(struct kvfi_vllm_order *order, enum kvf_status status, const char *text);
 /** Feeds the writer of a want at a fetch. `text`: why the want fails, if it does by this. */
 void kvfi_vllm_want_feed(struct kvfi_vllm_want *want, struct kvfi_vllm_fetch *fetch, int kind, enum kvf_status status,
                          const char *text);
@@ -169,7 +169,7 @@ void kvfi_vllm_want_init(struct kvfi_vllm_want *want, kvf_vllm_worker *worker);
 static inline struct kvfi_writer *kvfi_vllm_want_writer(const struct kvfi_vllm_want *want,
                                                         const struct kvfi_vllm_fetch *fetch)
 {
-    return &want->batch->writers[want->index * want->batch->fetch_count + fetch->index];
+    return &want->order->writers[want->index * want->order->fetch_count + fetch->index];
 }
 /** True when this worker owes nothing for it any more. */
 static inline bool kvfi_vllm_writer_over(const struct kvfi_writer *writer)
@@ -190,14 +190,14 @@ void kvfi_vllm_place_init_probe(struct kvfi_vllm_place *place);
 /** The remote of an engine id, made when there is none. @return KVF_OK; KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY */
 enum kvf_status kvfi_vllm_remote_get(kvf_vllm_worker *worker, const char *engine_id, struct kvfi_vllm_remote **out,
                                      struct kvf_error *error);
-/** Begins a batch: at once with what is known, or after asking its registry. */
-void kvfi_vllm_remote_need(struct kvfi_vllm_batch *batch);
+/** Begins an order: at once with what is known, or after asking its registry. */
+void kvfi_vllm_remote_need(struct kvfi_vllm_order *order);
 void kvfi_vllm_remote_destroy(kvf_vllm_worker *worker, struct kvfi_vllm_remote *remote);
 
-/* ---- agents_pair.c: whom a batch asks -------------------------------------------------------------------------- */
+/* ---- agents_pair.c: whom an order asks -------------------------------------------------------------------------- */
 
-/** The engine is known: finds the workers to ask and begins a fetch at each, or fails the batch. */
-void kvfi_vllm_batch_ask(struct kvfi_vllm_batch *batch);
+/** The engine is known: finds the workers to ask and begins a fetch at each, or fails the order. */
+void kvfi_vllm_order_ask(struct kvfi_vllm_order *order);
 
 /* ---- agents_place.c -------------------------------------------------------------------------------------------- */
 
@@ -216,7 +216,7 @@ void kvfi_vllm_place_destroy(kvf_vllm_worker *worker, struct kvfi_vllm_place *pl
 
 extern const struct kvfi_dialect kvfi_vllm_consumer_dialect;
 
-/** Begins a fetch whose batch, index and address are set. */
+/** Begins a fetch whose order, index and address are set. */
 void kvfi_vllm_fetch_begin(struct kvfi_vllm_fetch *fetch);
 /** Its place has an endpoint: connects, or waits until it may. */
 void kvfi_vllm_fetch_connect(struct kvfi_vllm_fetch *fetch);

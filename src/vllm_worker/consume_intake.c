@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A step's requests: checked, and made into batches, before anything of them begins. */
+/* A step's requests: checked, and made into orders, before anything of them begins. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "wire/text.h"
 
 struct kvfi_vllm_recv_intake {
-    struct kvfi_vllm_batch *first, *last;
+    struct kvfi_vllm_order *first, *last;
 };
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
@@ -121,67 +121,67 @@ static struct kvfi_vllm_want *make_want(kvf_vllm_worker *worker, const struct kv
     return want;
 }
 
-static struct kvfi_vllm_batch *make_batch(kvf_vllm_worker *worker, const struct kvf_vllm_recv *recv)
+static struct kvfi_vllm_order *make_order(kvf_vllm_worker *worker, const struct kvf_vllm_recv *recv)
 {
-    struct kvfi_vllm_batch *batch = kvfi_alloc_zeroed(1, sizeof *batch);
+    struct kvfi_vllm_order *order = kvfi_alloc_zeroed(1, sizeof *order);
 
-    if (batch == NULL)
+    if (order == NULL)
         return NULL;
-    batch->worker = worker;
-    batch->bootstrap = kvfi_text_copy(recv->remote_bootstrap_addr);
-    if (batch->bootstrap != NULL)
-        return batch;
-    free(batch);
+    order->worker = worker;
+    order->bootstrap = kvfi_text_copy(recv->remote_bootstrap_addr);
+    if (order->bootstrap != NULL)
+        return order;
+    free(order);
     return NULL;
 }
 
-/* The batch of an engine. */
-static enum kvf_status batch_of(kvf_vllm_worker *worker, struct kvfi_vllm_recv_intake *intake,
-                                const struct kvf_vllm_recv *recv, struct kvfi_vllm_batch **out,
+/* The order of an engine. */
+static enum kvf_status order_of(kvf_vllm_worker *worker, struct kvfi_vllm_recv_intake *intake,
+                                const struct kvf_vllm_recv *recv, struct kvfi_vllm_order **out,
                                 struct kvf_error *error)
 {
     struct kvfi_vllm_remote *remote;
-    struct kvfi_vllm_batch *batch = NULL;
+    struct kvfi_vllm_order *order = NULL;
     enum kvf_status status = kvfi_vllm_remote_get(worker, recv->remote_engine_id, &remote, error);
 
     if (status != KVF_OK)
         return status;
-    for (batch = intake->first; batch != NULL && batch->remote != remote; batch = batch->next) { }
-    if (batch == NULL) {
-        batch = make_batch(worker, recv);
-        if (batch == NULL)
+    for (order = intake->first; order != NULL && order->remote != remote; order = order->next) { }
+    if (order == NULL) {
+        order = make_order(worker, recv);
+        if (order == NULL)
             return kvfi_fail_memory(error, "a step's requests of one engine");
-        batch->remote = remote;
+        order->remote = remote;
         remote->uses++;
-        *(intake->last == NULL ? &intake->first : &intake->last->next) = batch;
-        intake->last = batch;
+        *(intake->last == NULL ? &intake->first : &intake->last->next) = order;
+        intake->last = order;
     }
-    *out = batch;
+    *out = order;
     return KVF_OK;
 }
 
 static enum kvf_status add(kvf_vllm_worker *worker, struct kvfi_vllm_recv_intake *intake,
                            const struct kvf_vllm_recv *recv, size_t index, struct kvf_error *error)
 {
-    struct kvfi_vllm_batch *batch = NULL;
+    struct kvfi_vllm_order *order = NULL;
     struct kvfi_vllm_want *want;
     size_t ids = 0;
     enum kvf_status status = check(worker, recv, index, &ids, error);
 
     if (status == KVF_OK)
-        status = batch_of(worker, intake, recv, &batch, error);
+        status = order_of(worker, intake, recv, &order, error);
     if (status != KVF_OK)
         return status;
     want = make_want(worker, recv, ids);
-    if (want == NULL || !kvfi_array_grow((void **)&batch->wants, batch->want_count, &batch->want_capacity,
+    if (want == NULL || !kvfi_array_grow((void **)&order->wants, order->want_count, &order->want_capacity,
                                          sizeof(struct kvfi_vllm_want *))) {
         free(want);
         return kvfi_fail_memory(error, "a request to be fetched");
     }
-    want->batch = batch;
-    want->index = batch->want_count;
-    batch->wants[batch->want_count++] = want;
-    batch->wants_left++;
+    want->order = order;
+    want->index = order->want_count;
+    order->wants[order->want_count++] = want;
+    order->wants_left++;
     kvfi_table_insert(&worker->consumer->wants, &want->link, want->d_req_id, strlen(want->d_req_id));
     return KVF_OK;
 }
@@ -231,14 +231,14 @@ enum kvf_status kvfi_vllm_consumer_prepare(kvf_vllm_worker *worker, const struct
 
 void kvfi_vllm_consumer_begin(kvf_vllm_worker *worker, struct kvfi_vllm_recv_intake *intake)
 {
-    struct kvfi_vllm_batch *batch = intake->first;
+    struct kvfi_vllm_order *order = intake->first;
 
-    while (batch != NULL) {
-        struct kvfi_vllm_batch *next = batch->next;
+    while (order != NULL) {
+        struct kvfi_vllm_order *next = order->next;
 
-        batch->next = NULL;
-        kvfi_vllm_remote_need(batch);
-        batch = next;
+        order->next = NULL;
+        kvfi_vllm_remote_need(order);
+        order = next;
     }
     free(intake);
     kvfi_vllm_consume_sweep(worker);
@@ -246,17 +246,17 @@ void kvfi_vllm_consumer_begin(kvf_vllm_worker *worker, struct kvfi_vllm_recv_int
 
 void kvfi_vllm_consumer_abandon(kvf_vllm_worker *worker, struct kvfi_vllm_recv_intake *intake)
 {
-    struct kvfi_vllm_batch *batch = intake->first;
+    struct kvfi_vllm_order *order = intake->first;
 
-    while (batch != NULL) {
-        struct kvfi_vllm_batch *next = batch->next;
+    while (order != NULL) {
+        struct kvfi_vllm_order *next = order->next;
 
-        for (size_t i = 0; i < batch->want_count; i++) {
-            kvfi_table_remove(&worker->consumer->wants, &batch->wants[i]->link);
-            free(batch->wants[i]);
+        for (size_t i = 0; i < order->want_count; i++) {
+            kvfi_table_remove(&worker->consumer->wants, &order->wants[i]->link);
+            free(order->wants[i]);
         }
-        kvfi_vllm_batch_free(batch);
-        batch = next;
+        kvfi_vllm_order_free(order);
+        order = next;
     }
     free(intake);
 }

@@ -37,7 +37,7 @@ void kvfi_vllm_fetch_unlink(struct kvfi_vllm_fetch *fetch)
 
 static void hang_up(struct kvfi_vllm_fetch *fetch)
 {
-    struct kvfi_vllm_consumer *consumer = fetch->batch->worker->consumer;
+    struct kvfi_vllm_consumer *consumer = fetch->order->worker->consumer;
 
     if (fetch->route.peer == 0)
         return;
@@ -49,9 +49,9 @@ static void hang_up(struct kvfi_vllm_fetch *fetch)
 
 void kvfi_vllm_fetch_leave(struct kvfi_vllm_fetch *fetch, bool close)
 {
-    struct kvfi_vllm_batch *batch = fetch->batch;
+    struct kvfi_vllm_order *order = fetch->order;
 
-    kvfi_timer_disarm(&batch->worker->loop.timers, &fetch->timer);
+    kvfi_timer_disarm(&order->worker->loop.timers, &fetch->timer);
     kvfi_vllm_fetch_unlink(fetch);
     hang_up(fetch);
     if (!close || fetch->state == KVFI_VLLM_FETCH_CLOSED)
@@ -62,25 +62,25 @@ void kvfi_vllm_fetch_leave(struct kvfi_vllm_fetch *fetch, bool close)
         if (fetch->place->lost.head == NULL)
             kvfi_vllm_place_unwatch(fetch->place);
     }
-    batch->fetches_left--;
-    kvfi_vllm_batch_check(batch);
+    order->fetches_left--;
+    kvfi_vllm_order_check(order);
 }
 
 void kvfi_vllm_fetch_feed(struct kvfi_vllm_fetch *fetch, int kind, enum kvf_status status, const char *text)
 {
-    struct kvfi_vllm_batch *batch = fetch->batch;
+    struct kvfi_vllm_order *order = fetch->order;
 
-    for (size_t i = 0; i < batch->want_count; i++)
-        if (batch->wants[i] != NULL)
-            kvfi_vllm_want_feed(batch->wants[i], fetch, kind, status, text);
+    for (size_t i = 0; i < order->want_count; i++)
+        if (order->wants[i] != NULL)
+            kvfi_vllm_want_feed(order->wants[i], fetch, kind, status, text);
 }
 
 void kvfi_vllm_fetch_cut(struct kvfi_vllm_fetch *fetch, enum kvf_status status, const char *text)
 {
-    struct kvfi_vllm_batch *batch = fetch->batch;
+    struct kvfi_vllm_order *order = fetch->order;
 
-    for (size_t i = 0; i < batch->want_count; i++) {
-        struct kvfi_vllm_want *want = batch->wants[i];
+    for (size_t i = 0; i < order->want_count; i++) {
+        struct kvfi_vllm_want *want = order->wants[i];
         bool asked = want != NULL && kvfi_vllm_want_writer(want, fetch)->state != KVFI_WRITER_IDLE;
 
         if (want != NULL)
@@ -94,11 +94,11 @@ void kvfi_vllm_fetch_cut(struct kvfi_vllm_fetch *fetch, enum kvf_status status, 
 /* Those that it still asks for. */
 static size_t gather(const struct kvfi_vllm_fetch *fetch, struct kvfi_vllm_wanted *wanted)
 {
-    const struct kvfi_vllm_batch *batch = fetch->batch;
+    const struct kvfi_vllm_order *order = fetch->order;
     size_t count = 0;
 
-    for (size_t i = 0; i < batch->want_count; i++) {
-        const struct kvfi_vllm_want *want = batch->wants[i];
+    for (size_t i = 0; i < order->want_count; i++) {
+        const struct kvfi_vllm_want *want = order->wants[i];
 
         if (want == NULL || kvfi_vllm_writer_over(kvfi_vllm_want_writer(want, fetch)))
             continue;
@@ -110,8 +110,8 @@ static size_t gather(const struct kvfi_vllm_fetch *fetch, struct kvfi_vllm_wante
 
 static enum kvf_status send_pull(struct kvfi_vllm_fetch *fetch, size_t *count, struct kvf_error *error)
 {
-    kvf_vllm_worker *worker = fetch->batch->worker;
-    struct kvfi_vllm_wanted *wanted = kvfi_alloc_array(fetch->batch->want_count, sizeof *wanted);
+    kvf_vllm_worker *worker = fetch->order->worker;
+    struct kvfi_vllm_wanted *wanted = kvfi_alloc_array(fetch->order->want_count, sizeof *wanted);
     unsigned char *bytes = NULL;
     size_t byte_count = 0;
     enum kvf_status status = KVF_OK;
@@ -132,19 +132,19 @@ static enum kvf_status send_pull(struct kvfi_vllm_fetch *fetch, size_t *count, s
 
 void kvfi_vllm_fetch_wait(struct kvfi_vllm_fetch *fetch)
 {
-    const struct kvf_vllm_worker_options *options = &fetch->batch->worker->options;
+    const struct kvf_vllm_worker_options *options = &fetch->order->worker->options;
     int64_t due_ns = kvfi_deadline_after(options->abort_request_timeout_ns);
 
     if (due_ns < INT64_MAX - options->receive_slack_ns)
         due_ns += options->receive_slack_ns;
-    kvfi_timer_arm(&fetch->batch->worker->loop.timers, &fetch->timer, due_ns);
+    kvfi_timer_arm(&fetch->order->worker->loop.timers, &fetch->timer, due_ns);
 }
 
 /* The connection stands. A message leaves whole or not at all, and no answer is looked at before this returns. */
 static void ask(struct kvfi_vllm_fetch *fetch)
 {
-    struct kvfi_vllm_batch *batch = fetch->batch;
-    kvf_vllm_worker *worker = batch->worker;
+    struct kvfi_vllm_order *order = fetch->order;
+    kvf_vllm_worker *worker = order->worker;
     char text[KVF_ERROR_TEXT_BYTES];
     struct kvf_error error;
     size_t count = 0;
@@ -161,16 +161,16 @@ static void ask(struct kvfi_vllm_fetch *fetch)
     kvfi_vllm_worker_tell(worker, &told);
     fetch->state = KVFI_VLLM_FETCH_ASKED;
     kvfi_vllm_fetch_wait(fetch);
-    for (size_t i = 0; i < batch->want_count; i++)
-        if (batch->wants[i] != NULL)
-            kvfi_vllm_want_asked(batch->wants[i], fetch);
+    for (size_t i = 0; i < order->want_count; i++)
+        if (order->wants[i] != NULL)
+            kvfi_vllm_want_asked(order->wants[i], fetch);
 }
 
 /* ---- connecting ------------------------------------------------------------------------------------------------- */
 
 static void arm_connecting(struct kvfi_vllm_fetch *fetch)
 {
-    kvf_vllm_worker *worker = fetch->batch->worker;
+    kvf_vllm_worker *worker = fetch->order->worker;
 
     kvfi_timer_arm(&worker->loop.timers, &fetch->timer,
                    kvfi_deadline_after(worker->options.connector_timeout_ns));
@@ -178,7 +178,7 @@ static void arm_connecting(struct kvfi_vllm_fetch *fetch)
 
 void kvfi_vllm_fetch_connect(struct kvfi_vllm_fetch *fetch)
 {
-    struct kvfi_vllm_consumer *consumer = fetch->batch->worker->consumer;
+    struct kvfi_vllm_consumer *consumer = fetch->order->worker->consumer;
     char text[KVF_ERROR_TEXT_BYTES];
     struct kvf_error error;
     enum kvf_status status = KVF_ERR_LIMIT;
@@ -207,10 +207,10 @@ void kvfi_vllm_fetch_connect(struct kvfi_vllm_fetch *fetch)
 
 static void cannot_reach(struct kvfi_vllm_fetch *fetch)
 {
-    kvf_vllm_worker *worker = fetch->batch->worker;
+    kvf_vllm_worker *worker = fetch->order->worker;
     char text[KVF_ERROR_TEXT_BYTES];
 
-    fetch->batch->remote->is_suspect = true;
+    fetch->order->remote->is_suspect = true;
     if (fetch->list == &worker->consumer->queue)
         snprintf(text, sizeof text, "transfer failed: %.300s was not asked: all of %zu connections are in use",
                  fetch->address, worker->consumer->connections);
@@ -224,10 +224,10 @@ static void cannot_reach(struct kvfi_vllm_fetch *fetch)
 
 static void give_up(struct kvfi_vllm_fetch *fetch)
 {
-    const struct kvf_vllm_worker_options *options = &fetch->batch->worker->options;
+    const struct kvf_vllm_worker_options *options = &fetch->order->worker->options;
     char text[KVF_ERROR_TEXT_BYTES];
 
-    fetch->batch->remote->is_suspect = true;
+    fetch->order->remote->is_suspect = true;
     fetch->state = KVFI_VLLM_FETCH_LATE;
     snprintf(text, sizeof text, "transfer failed: Resource temporarily unavailable: no answer of %.300s within %" PRId64
              " ms", fetch->address, (options->abort_request_timeout_ns + options->receive_slack_ns) / KVFI_MS);
@@ -252,7 +252,7 @@ static void lose(struct kvfi_vllm_fetch *fetch)
 
     snprintf(text, sizeof text, "transfer failed: the connection to %.300s broke before it had answered",
              fetch->address);
-    fetch->batch->remote->is_suspect = true;
+    fetch->order->remote->is_suspect = true;
     kvfi_vllm_fetch_leave(fetch, false);
     fetch->state = KVFI_VLLM_FETCH_LOST;
     kvfi_vllm_fetch_link(&fetch->place->lost, fetch);
@@ -319,7 +319,7 @@ void kvfi_vllm_fetch_begin(struct kvfi_vllm_fetch *fetch)
     if (fetch->state == KVFI_VLLM_FETCH_CLOSED)
         return; /* its wants have failed meanwhile */
     fetch->timer.fire = on_timer;
-    status = kvfi_vllm_place_get(fetch->batch->worker, fetch->address, &fetch->place, &error);
+    status = kvfi_vllm_place_get(fetch->order->worker, fetch->address, &fetch->place, &error);
     if (status != KVF_OK) {
         kvfi_vllm_fetch_cut(fetch, status, error.text);
         return;

@@ -21,14 +21,14 @@ static const char *said(const struct kvfi_vllm_reply *reply, const char *otherwi
     return text;
 }
 
-/* One entry. An id of another batch is as unknown as any; one that was settled before stays so. */
+/* One entry. An id of another order is as unknown as any; one that was settled before stays so. */
 static void settle(struct kvfi_vllm_fetch *fetch, const char *id, int kind, const char *text)
 {
-    struct kvfi_vllm_consumer *consumer = fetch->batch->worker->consumer;
+    struct kvfi_vllm_consumer *consumer = fetch->order->worker->consumer;
     struct kvfi_link *link = kvfi_table_find(&consumer->wants, id, strlen(id));
     struct kvfi_vllm_want *want = link == NULL ? NULL : KVFI_HOLDER(link, struct kvfi_vllm_want, link);
 
-    if (want == NULL || want->batch != fetch->batch || kvfi_vllm_writer_over(kvfi_vllm_want_writer(want, fetch))) {
+    if (want == NULL || want->order != fetch->order || kvfi_vllm_writer_over(kvfi_vllm_want_writer(want, fetch))) {
         consumer->ignored_ids++;
         return;
     }
@@ -50,11 +50,11 @@ static void settle_all(struct kvfi_vllm_fetch *fetch, const struct kvfi_vllm_rep
 /* What has failed meanwhile is not asked for again: a miss says that it was left alone. */
 static void settle_failed(struct kvfi_vllm_fetch *fetch)
 {
-    struct kvfi_vllm_batch *batch = fetch->batch;
+    struct kvfi_vllm_order *order = fetch->order;
 
-    for (size_t i = 0; i < batch->want_count; i++)
-        if (batch->wants[i] != NULL && kvfi_transfer_ended(&batch->wants[i]->life))
-            kvfi_vllm_want_feed(batch->wants[i], fetch, KVFI_WRITER_ON_FAILED, KVF_ERR_REFUSED, "");
+    for (size_t i = 0; i < order->want_count; i++)
+        if (order->wants[i] != NULL && kvfi_transfer_ended(&order->wants[i]->life))
+            kvfi_vllm_want_feed(order->wants[i], fetch, KVFI_WRITER_ON_FAILED, KVF_ERR_REFUSED, "");
 }
 
 static void ask_again(struct kvfi_vllm_fetch *fetch)
@@ -70,7 +70,7 @@ static void ask_again(struct kvfi_vllm_fetch *fetch)
 
 static void take(struct kvfi_vllm_fetch *fetch, const struct kvfi_vllm_reply *reply)
 {
-    kvf_vllm_worker *worker = fetch->batch->worker;
+    kvf_vllm_worker *worker = fetch->order->worker;
     char text[KVF_ERROR_TEXT_BYTES];
 
     if (worker->layout_id != 0 && reply->layout_id == worker->layout_id)
@@ -105,10 +105,10 @@ void kvfi_vllm_fetch_answer(struct kvfi_vllm_fetch *fetch, const void *bytes, si
     struct kvf_error error;
 
     if (fetch->state != KVFI_VLLM_FETCH_ASKED && fetch->state != KVFI_VLLM_FETCH_LATE) {
-        fetch->batch->worker->stats.malformed++; /* it was not asked yet */
+        fetch->order->worker->stats.malformed++; /* it was not asked yet */
         return;
     }
-    if (kvfi_vllm_reply_decode(bytes, byte_count, fetch->batch->worker->options.layout_ids != 0, &reply, &error) !=
+    if (kvfi_vllm_reply_decode(bytes, byte_count, fetch->order->worker->options.layout_ids != 0, &reply, &error) !=
         KVF_OK) {
         kvfi_vllm_fetch_garbage(fetch, error.text);
         return;
@@ -122,11 +122,11 @@ void kvfi_vllm_fetch_garbage(struct kvfi_vllm_fetch *fetch, const char *why)
 {
     char text[KVF_ERROR_TEXT_BYTES];
 
-    fetch->batch->worker->stats.malformed++;
+    fetch->order->worker->stats.malformed++;
     if (fetch->state != KVFI_VLLM_FETCH_ASKED)
         return;
     fetch->state = KVFI_VLLM_FETCH_LATE;
-    kvfi_timer_disarm(&fetch->batch->worker->loop.timers, &fetch->timer);
+    kvfi_timer_disarm(&fetch->order->worker->loop.timers, &fetch->timer);
     snprintf(text, sizeof text, "transfer failed: %.200s: %.200s", fetch->address, why);
     kvfi_vllm_fetch_feed(fetch, KVFI_WRITER_ON_STOP, KVF_ERR_PROTOCOL, text);
 }

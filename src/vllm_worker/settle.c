@@ -34,7 +34,7 @@ static void tell_settled(const struct kvfi_vllm_want *want)
 static void finish(struct kvfi_vllm_want *want)
 {
     kvf_vllm_worker *worker = want->worker;
-    struct kvfi_vllm_batch *batch = want->batch;
+    struct kvfi_vllm_order *order = want->order;
 
     kvfi_timer_disarm(&worker->loop.timers, &want->settle_timer);
     if (want->is_counted)
@@ -46,10 +46,10 @@ static void finish(struct kvfi_vllm_want *want)
         tell(want, KVF_VLLM_EVENT_RECEIVED, KVF_OK, "");
     }
     kvfi_table_remove(&worker->consumer->wants, &want->link);
-    batch->wants[want->index] = NULL;
-    batch->wants_left--;
-    want->batch = NULL;
-    kvfi_vllm_batch_check(batch);
+    order->wants[want->index] = NULL;
+    order->wants_left--;
+    want->order = NULL;
+    kvfi_vllm_order_check(order);
     kvfi_vllm_over_add(want);
     kvfi_vllm_worker_changed(worker);
 }
@@ -80,10 +80,10 @@ static void report_failed(struct kvfi_vllm_want *want, const char *text)
 /* Those that were asked are in doubt from now on, those that were not never will be asked. */
 static void stop_writers(struct kvfi_vllm_want *want)
 {
-    struct kvfi_vllm_batch *batch = want->batch;
+    struct kvfi_vllm_order *order = want->order;
 
-    for (size_t i = 0; i < batch->fetch_count; i++) {
-        struct kvfi_vllm_fetch *fetch = &batch->fetches[i];
+    for (size_t i = 0; i < order->fetch_count; i++) {
+        struct kvfi_vllm_fetch *fetch = &order->fetches[i];
 
         kvfi_vllm_want_feed(want, fetch, KVFI_WRITER_ON_STOP, want->life.reason, "");
         /* it said that it does nothing until it is asked again, and will not be */
@@ -122,7 +122,7 @@ static void step(struct kvfi_vllm_want *want, const struct kvfi_life_event *even
         case KVFI_TRANSFER_DO_END_BLOCKS: /* always the last */
             end_block(want);
             break;
-        default: /* JOIN and ASK are done for the batch as a whole; done is told when the blocks are settled */
+        default: /* JOIN and ASK are done for the order as a whole; done is told when the blocks are settled */
             break;
         }
     }
@@ -142,11 +142,11 @@ void kvfi_vllm_want_fail(struct kvfi_vllm_want *want, enum kvf_status status, co
     step(want, &event, text);
 }
 
-void kvfi_vllm_batch_fail(struct kvfi_vllm_batch *batch, enum kvf_status status, const char *text)
+void kvfi_vllm_order_fail(struct kvfi_vllm_order *order, enum kvf_status status, const char *text)
 {
-    for (size_t i = 0; i < batch->want_count; i++)
-        if (batch->wants[i] != NULL)
-            kvfi_vllm_want_fail(batch->wants[i], status, text);
+    for (size_t i = 0; i < order->want_count; i++)
+        if (order->wants[i] != NULL)
+            kvfi_vllm_want_fail(order->wants[i], status, text);
 }
 
 /* ---- writers -------------------------------------------------------------------------------------------------- */
@@ -201,17 +201,17 @@ static void on_overdue(void *owner, struct kvfi_timer *timer)
 {
     kvf_vllm_worker *worker = owner;
     struct kvfi_vllm_want *want = KVFI_HOLDER(timer, struct kvfi_vllm_want, settle_timer);
-    struct kvfi_vllm_batch *batch = want->batch;
+    struct kvfi_vllm_order *order = want->order;
     size_t left = 0;
 
     want->given_up = true;
-    for (size_t i = 0; i < batch->fetch_count; i++)
-        left += !kvfi_vllm_writer_over(kvfi_vllm_want_writer(want, &batch->fetches[i]));
+    for (size_t i = 0; i < order->fetch_count; i++)
+        left += !kvfi_vllm_writer_over(kvfi_vllm_want_writer(want, &order->fetches[i]));
     for (size_t i = 0; left > 0; i++) { /* with the last one the want is over */
-        if (kvfi_vllm_writer_over(kvfi_vllm_want_writer(want, &batch->fetches[i])))
+        if (kvfi_vllm_writer_over(kvfi_vllm_want_writer(want, &order->fetches[i])))
             continue;
         left--;
-        kvfi_vllm_want_feed(want, &batch->fetches[i], KVFI_WRITER_ON_GONE, KVF_ERR_IN_DOUBT, "");
+        kvfi_vllm_want_feed(want, &order->fetches[i], KVFI_WRITER_ON_GONE, KVF_ERR_IN_DOUBT, "");
     }
     kvfi_vllm_consume_sweep(worker);
 }
