@@ -113,7 +113,7 @@ struct kvf_vllm_region {
     int64_t layer_index;       /**< the number in the name */
     uint64_t base_addr;
     int64_t block_len;         /**< bytes from one block to the next */
-    int64_t kv_block_len;      /**< bytes of payload per block, at most block_len */
+    int64_t kv_block_len;      /**< bytes of payload per block, at most block_len where it was registered here */
     int64_t group_index;       /**< or KVF_VLLM_SHARED_GROUP */
     struct kvf_vllm_ids shared_groups; /**< the groups whose blocks lie here; may be empty (unknown) */
     int64_t row_offset;        /**< of block 0's payload in its allocation, or KVF_VLLM_NO_ROW */
@@ -143,13 +143,14 @@ struct kvf_vllm_arrays {
 typedef struct kvf_vllm_regions kvf_vllm_regions;
 
 /** Makes a list from regions (copied). @param out  returned to the caller (free with kvf_vllm_regions_release)
- *  @return KVF_OK; KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY; KVF_ERR_INVALID_ARGUMENT */
+ *  @return KVF_OK; KVF_ERR_LIMIT (65,536 regions, names below 4 KiB); KVF_ERR_NO_MEMORY; KVF_ERR_INVALID_ARGUMENT (no
+ *          name, a length below 0) */
 KVF_API enum kvf_status kvf_vllm_regions_create(const struct kvf_vllm_region *regions, size_t count,
                                                 kvf_vllm_regions **out, struct kvf_error *error);
 
 /** Makes a list from arrays (copied). @param layers  the producer's own, for regions that come without groups
- *  @return KVF_OK; KVF_ERR_INCOMPATIBLE "Mooncake transfer regions require matching ..." with all counts;
- *          KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY */
+ *  @return KVF_OK; KVF_ERR_INCOMPATIBLE "Mooncake transfer regions require matching ..." with all counts, or a length
+ *          below 0; KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY; KVF_ERR_INVALID_ARGUMENT (an array that is NULL) */
 KVF_API enum kvf_status kvf_vllm_regions_expand(const struct kvf_vllm_arrays *arrays,
                                                 const struct kvf_vllm_layer *layers, size_t layer_count,
                                                 kvf_vllm_regions **out, struct kvf_error *error);
