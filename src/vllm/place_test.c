@@ -129,7 +129,6 @@ static void test_content_and_states(void **state)
 
 static void test_refuses_facts_without_sense(void **state)
 {
-    static const struct kvf_vllm_facts huge = {INT64_MAX, INT64_MAX, 1, 0, 1, 1, 0, 0, 0};
     static const struct {
         const char *text;
         int status;
@@ -151,7 +150,7 @@ static void test_refuses_facts_without_sense(void **state)
         {"facts: padded_page_bytes 9, expected a multiple of element_bytes 2, at least 8", KVF_ERR_INVALID_ARGUMENT,
          {1, 2, 1, 1, 2, 1, 0, 0, 9}},
         {"facts: a state's content does not fit in 64 bits", KVF_ERR_OVERFLOW, {1, 1, INT64_MAX, 1, 1, 1, 0, 0, 0}},
-        {"facts: a page does not fit in 64 bits", KVF_ERR_OVERFLOW, huge},
+        {"facts: a page does not fit in 64 bits", KVF_ERR_OVERFLOW, {INT64_MAX, INT64_MAX, 1, 0, 1, 1, 0, 0, 0}},
         {"allocation: its bytes do not fit in 64 bits", KVF_ERR_OVERFLOW, {INT64_MAX, 1, 1, 0, 1, 1, 0, 0, 0}},
     };
     struct kvf_vllm_placed placed;
