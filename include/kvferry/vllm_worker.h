@@ -105,8 +105,8 @@ KVF_API enum kvf_status kvf_vllm_worker_open(const struct kvf_vllm_worker_option
  *  @param has_opaque_row  1: the registration has opaque storages
  *  @return KVF_OK; KVF_ERR_AGAIN (requests are out that use the earlier memory); KVF_ERR_INVALID_ARGUMENT: a region
  *          that lies in no allocation; KVF_ERR_EXISTS: allocations overlap; KVF_ERR_UNREACHABLE "Failed to register ...
- *          with the Mooncake bootstrap server at ... after 3 attempts."; KVF_ERR_REFUSED with what the registry answered;
- *          KVF_ERR_TIMEOUT; KVF_ERR_ADDRESS_IN_USE; KVF_ERR_NO_MEMORY; KVF_ERR_SYSTEM */
+ *          with the Mooncake bootstrap server at ... after 3 attempts."; KVF_ERR_REFUSED with what the registry
+ *          answered; KVF_ERR_TIMEOUT; KVF_ERR_ADDRESS_IN_USE; KVF_ERR_NO_MEMORY; KVF_ERR_SYSTEM */
 KVF_API enum kvf_status kvf_vllm_worker_register(kvf_vllm_worker *worker, const struct kvf_vllm_storage *memory,
                                                  size_t memory_count, const kvf_vllm_regions *regions,
                                                  int32_t has_opaque_row, struct kvf_error *error);

@@ -84,8 +84,8 @@ static enum kvf_status check_step(const kvf_vllm_worker *worker, const struct kv
         return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "step: recvs has %zu requests, but this worker is a producer "
                          "alone", step->recv_count);
     if ((step->send_count > 0 || step->not_processed_count > 0) && !worker->produces)
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "step: sends has %zu requests and not_processed %zu, but this "
-                         "worker is a consumer alone", step->send_count, step->not_processed_count);
+        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "step: sends has %zu requests and not_processed %zu, but "
+                         "this worker is a consumer alone", step->send_count, step->not_processed_count);
     if (!worker->registered || worker->asleep)
         return kvfi_fail(error, KVF_ERR_AGAIN, "step: the worker %s",
                          worker->asleep ? "is asleep" : "has no memory registered");
@@ -288,7 +288,7 @@ static enum kvf_status run_shutdown(kvf_vllm_worker *worker, void *argument, str
 {
     (void)error;
     if (!worker->closed && worker->produces)
-        kvfi_vllm_sender_refuse_all(worker, "the producer is shutting down");
+        kvfi_vllm_sender_refuse_all(worker);
     worker->closed = true;
     *(int64_t *)argument = kvfi_vllm_worker_busy(worker);
     return KVF_OK;

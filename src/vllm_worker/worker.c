@@ -37,9 +37,19 @@ static enum kvf_status open_registry(kvf_vllm_worker *worker, struct kvf_error *
     return kvfi_vllm_registry_create(&worker->loop, &options, &worker->registry, error);
 }
 
+/* What has arrived counts before any deadline does. */
+static void before_timers(void *owner)
+{
+    kvf_vllm_worker *worker = owner;
+
+    if (worker->produces)
+        kvfi_vllm_sender_look(worker);
+}
+
 static enum kvf_status open_parts(kvf_vllm_worker *worker, struct kvf_error *error)
 {
-    enum kvf_status status = kvfi_loop_init(&worker->loop, worker, NULL, error);
+    static const struct kvfi_loop_hooks hooks = {.before_timers = before_timers};
+    enum kvf_status status = kvfi_loop_init(&worker->loop, worker, &hooks, error);
 
     if (status == KVF_OK)
         status = kvfi_vllm_events_create(worker->options.event_capacity, &worker->events, error);
@@ -56,8 +66,9 @@ static enum kvf_status open_parts(kvf_vllm_worker *worker, struct kvf_error *err
     return status;
 }
 
-enum kvf_status kvf_vllm_worker_open(const struct kvf_vllm_worker_options *options, kvf_vllm_worker **out,
-                                     struct kvf_error *error)
+enum kvf_status kvfi_vllm_worker_open(const struct kvf_vllm_worker_options *options,
+                                      const struct kvfi_vllm_writer *writer, kvf_vllm_worker **out,
+                                      struct kvf_error *error)
 {
     struct kvf_vllm_worker_options own;
     kvf_vllm_worker *worker;
@@ -75,6 +86,8 @@ enum kvf_status kvf_vllm_worker_open(const struct kvf_vllm_worker_options *optio
     worker->copies = copies;
     worker->produces = (own.role & KVF_VLLM_PRODUCER) != 0;
     worker->consumes = (own.role & KVF_VLLM_CONSUMER) != 0;
+    if (writer != NULL)
+        worker->writer = *writer;
     kvfi_log_init(&worker->log, &own.log);
     status = open_parts(worker, error);
     if (status != KVF_OK)
@@ -82,6 +95,12 @@ enum kvf_status kvf_vllm_worker_open(const struct kvf_vllm_worker_options *optio
     else
         *out = worker;
     return status;
+}
+
+enum kvf_status kvf_vllm_worker_open(const struct kvf_vllm_worker_options *options, kvf_vllm_worker **out,
+                                     struct kvf_error *error)
+{
+    return kvfi_vllm_worker_open(options, NULL, out, error);
 }
 
 void kvf_vllm_worker_close(kvf_vllm_worker *worker)
@@ -102,4 +121,10 @@ void kvf_vllm_worker_close(kvf_vllm_worker *worker)
     free(worker->copies);
     kvfi_log_fini(&worker->log);
     free(worker);
+}
+
+int64_t kvfi_vllm_worker_connections_from(kvf_vllm_worker *worker, const char *address)
+{
+    struct kvfi_moon_server *server = worker->engine->server;
+    return server == NULL ? -1 : kvfi_moon_server_count_from(server, address);
 }

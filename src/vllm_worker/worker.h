@@ -17,6 +17,7 @@
 #include "loop/table.h"
 #include "sys/clock.h"
 #include "sys/log.h"
+#include "vllm_worker/batch.h"
 #include "vllm_worker/registry.h"
 
 struct kvfi_vllm_consumer; /* the consumer half's own */
@@ -47,6 +48,7 @@ struct kvf_vllm_worker {
     bool was_registered; /* of that call: the transfer engine had the memory before */
     bool closed;         /* shutting down: nothing new begins */
 
+    struct kvfi_vllm_writer writer;      /* in place of the transfer engine's; write is NULL without */
     struct kvfi_vllm_sender *sender;     /* NULL unless `produces` */
     struct kvfi_vllm_consumer *consumer; /* NULL unless `consumes` */
 
@@ -54,6 +56,11 @@ struct kvf_vllm_worker {
     int64_t changes;                     /* loop.lock; raised by kvfi_vllm_worker_changed */
     struct kvf_vllm_worker_stats stats;  /* both halves count up; the gauges are filled in when asked for */
 };
+
+/** As kvf_vllm_worker_open, with another way to write than over the transfer engine (copied; NULL = that one). */
+enum kvf_status kvfi_vllm_worker_open(const struct kvf_vllm_worker_options *options,
+                                      const struct kvfi_vllm_writer *writer, kvf_vllm_worker **out,
+                                      struct kvf_error *error);
 
 /* ---- calls from other threads --------------------------------------------------------------------------------- */
 
@@ -97,7 +104,7 @@ struct kvfi_vllm_over_lists;
 void kvfi_vllm_over_put(struct kvfi_vllm_over_lists *lists, enum kvfi_vllm_over list, const char *id);
 void kvfi_vllm_over_put_block(struct kvfi_vllm_over_lists *lists, int64_t block); /* in any order, also doubled */
 
-/* ---- the transfer engine ------------------------------------------------------------------------------------------ */
+/* ---- the transfer engine --------------------------------------------------------------------------------------- */
 
 /** `remote_port` of a consumer's pulls. Its hostname is worker->engine_host. */
 static inline int32_t kvfi_vllm_worker_rpc_port(const kvf_vllm_worker *worker)
@@ -110,7 +117,7 @@ static inline int32_t kvfi_vllm_worker_rpc_port(const kvf_vllm_worker *worker)
  *  gone usually means that its process is. Cheap, but not for each message. -1: not known. */
 int64_t kvfi_vllm_worker_connections_from(kvf_vllm_worker *worker, const char *address);
 
-/* ---- the consumer half, as the shell calls it (consume.c) --------------------------------------------------------- */
+/* ---- the consumer half, as the shell calls it (consume.c) ------------------------------------------------------ */
 
 /** Makes the consumer half; the loop's thread does not run yet. The engine is open, nothing is registered. */
 enum kvf_status kvfi_vllm_consumer_create(kvf_vllm_worker *worker, struct kvfi_vllm_consumer **out,
@@ -141,7 +148,7 @@ int64_t kvfi_vllm_consumer_busy(const kvf_vllm_worker *worker);
 /** Sets `unsettled` and `engines`. */
 void kvfi_vllm_consumer_gauge(const kvf_vllm_worker *worker, struct kvf_vllm_worker_stats *stats);
 
-/* ---- the producer half, as the shell calls it (produce.c): the same shape ------------------------------------------ */
+/* ---- the producer half, as the shell calls it (produce.c): the same shape -------------------------------------- */
 
 enum kvf_status kvfi_vllm_sender_create(kvf_vllm_worker *worker, struct kvfi_vllm_sender **out,
                                         struct kvf_error *error);
@@ -154,10 +161,12 @@ enum kvf_status kvfi_vllm_sender_serve(kvf_vllm_worker *worker, struct kvf_error
 bool kvfi_vllm_sender_serves(const kvf_vllm_worker *worker);
 /** Writes where the side channel is, KVF_VLLM_ADDRESS_BYTES at most; "" when it is not open. */
 void kvfi_vllm_sender_address(const kvf_vllm_worker *worker, char *out);
+/** Takes what has come at the side channel. */
+void kvfi_vllm_sender_look(kvf_vllm_worker *worker);
 /** Memory is there (again): what is ready is written. */
 void kvfi_vllm_sender_resume(kvf_vllm_worker *worker);
 /** Answers all pulls that wait with an error. */
-void kvfi_vllm_sender_refuse_all(kvf_vllm_worker *worker, const char *why);
+void kvfi_vllm_sender_refuse_all(kvf_vllm_worker *worker);
 struct kvfi_vllm_send_intake;
 enum kvf_status kvfi_vllm_sender_prepare(kvf_vllm_worker *worker, const struct kvf_vllm_step *step,
                                          struct kvfi_vllm_send_intake **out, struct kvf_error *error);

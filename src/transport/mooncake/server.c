@@ -152,6 +152,7 @@ void kvfi_moon_conn_adopt(struct kvfi_moon_thread *thread, int fd)
     kvfi_moon_set_options(fd, serving->progress_timeout_ns);
     conn->fd = fd;
     conn->thread = thread;
+    kvfi_moon_hosts_add(&thread->server->hosts, fd, &conn->origin);
     conn->events = EPOLLIN;
     conn->many = true;
     conn->previous = thread->last;
@@ -253,6 +254,7 @@ enum kvf_status kvfi_moon_server_open(const struct kvfi_moon_serving *serving, s
                            : serving->threads > KVFI_MOON_MAX_THREADS ? KVFI_MOON_MAX_THREADS
                                                                       : (size_t)serving->threads;
     atomic_init(&server->stopping, false);
+    kvfi_moon_hosts_init(&server->hosts);
     for (size_t i = 0; i < server->thread_count; i++) {
         server->threads[i].server = server;
         server->threads[i].epoll = server->threads[i].wake = -1;
@@ -302,6 +304,7 @@ void kvfi_moon_server_close(struct kvfi_moon_server *server)
         free(thread->stage);
         pthread_mutex_destroy(&thread->lock);
     }
+    kvfi_moon_hosts_fini(&server->hosts);
     free(server);
 }
 
@@ -313,4 +316,9 @@ void kvfi_moon_server_revoke(struct kvfi_moon_server *server)
         pthread_mutex_unlock(&server->threads[i].lock);
         eventfd_write(server->threads[i].wake, 1);
     }
+}
+
+int64_t kvfi_moon_server_count_from(struct kvfi_moon_server *server, const char *address)
+{
+    return kvfi_moon_hosts_count(&server->hosts, address);
 }

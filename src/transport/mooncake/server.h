@@ -12,6 +12,7 @@
 
 #include "sys/log.h"
 #include "transport/mooncake/frame.h"
+#include "transport/mooncake/hosts.h"
 #include "transport/mooncake/regions.h"
 
 enum {
@@ -37,6 +38,8 @@ enum kvf_status kvfi_moon_server_open(const struct kvfi_moon_serving *serving, s
 void kvfi_moon_server_close(struct kvfi_moon_server *server);
 /** Closes the connections whose requests touch revoked buffers. Returns at once; they are released soon. */
 void kvfi_moon_server_revoke(struct kvfi_moon_server *server);
+/** Connections from a numeric address now; -1: not known. One that was accepted a moment ago may be missing. */
+int64_t kvfi_moon_server_count_from(struct kvfi_moon_server *server, const char *address);
 
 /* ---- between server.c and server_conn.c -------------------------------------------------------------------------- */
 
@@ -53,6 +56,7 @@ struct kvfi_moon_conn {
     struct kvfi_moon_conn *previous, *next; /* of the thread, the one that was idle longest first */
     struct kvfi_moon_thread *thread;
     int fd;                          /* -1 once closed */
+    struct kvfi_moon_origin origin;
     uint32_t events;                 /* what epoll waits for */
     uint8_t head[KVFI_MOON_HEADER_BYTES];
     size_t head_bytes;               /* of a header that has begun */
@@ -93,6 +97,7 @@ struct kvfi_moon_server {
     struct kvfi_moon_serving serving;
     struct kvfi_moon_thread threads[KVFI_MOON_MAX_THREADS];
     size_t thread_count, turn;
+    struct kvfi_moon_hosts hosts;    /* of the connections that threads have */
     atomic_bool stopping;
     int64_t accept_again_ns;         /* 0, or when the listener is looked at again */
     bool told_of_limit;

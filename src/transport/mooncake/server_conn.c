@@ -67,6 +67,7 @@ void kvfi_moon_conn_close(struct kvfi_moon_conn *conn, const char *why)
     if (why) kvfi_logf(thread->server->serving.log, KVF_LOG_DEBUG, "mooncake: a data connection is closed: %s", why);
     close(conn->fd);
     conn->fd = -1;
+    kvfi_moon_hosts_remove(&thread->server->hosts, &conn->origin);
     set_deadline(conn, 0);
     release(conn, &conn->region);
     while (conn->reply_count > 0) {
