@@ -3,8 +3,9 @@
 # Runs kvferry beside what others published, in both roles:
 #     scripts/test-upstream.sh BUILD_FOLDER mooncake|vllm [unittest arguments]
 # mooncake is the transfer engine alone; vllm is the connector's worker of vLLM, with that engine under it. Each is
-# installed once, into build-upstream/; that needs a network, and for vllm 6.4 GB of disk. KVF_UPSTREAM_VERSION and
-# KVF_VLLM_VERSION are other releases.
+# installed once, into build-upstream/; that needs a network, and for vllm 7 GB of disk. KVF_UPSTREAM_VERSION,
+# KVF_VLLM_VERSION and KVF_VLLM_NEWER_VERSION are other releases. The newer one has no wheel for machines without a GPU:
+# its Python files are unpacked, and run in the environment of the other.
 set -eu
 cd "$(dirname "$0")/.."
 usage="usage: scripts/test-upstream.sh BUILD_FOLDER mooncake|vllm [unittest arguments]"
@@ -14,6 +15,7 @@ shift 2
 engine_version=${KVF_UPSTREAM_VERSION:-0.3.13.post1}
 engine=mooncake-transfer-engine-non-cuda==$engine_version
 vllm_version=${KVF_VLLM_VERSION:-0.32.0}
+newer_version=${KVF_VLLM_NEWER_VERSION:-0.33.0}
 torch=torch==${KVF_TORCH_VERSION:-2.13.0}
 log=build-upstream/install-$what.log
 
@@ -63,6 +65,16 @@ install_vllm() {
     pip install --no-deps "$wheel" "$engine"
 }
 
+unpack_newer() {
+    echo "test-upstream: unpacking vLLM $newer_version into $newer/"
+    pip download --no-deps -d "$venv/wheels" "vllm==$newer_version"
+    rm -rf "$newer"
+    "$venv/bin/python" -m zipfile -e "$venv"/wheels/vllm-"$newer_version"-*.whl "$newer.part" >>"$log" 2>&1 ||
+        fail "the wheel of vLLM $newer_version cannot be unpacked; see $log"
+    rm -f "$venv"/wheels/vllm-"$newer_version"-*.whl
+    mv "$newer.part" "$newer"
+}
+
 binary() {
     realpath "$build/$1"
 }
@@ -92,10 +104,14 @@ vllm)
         install_vllm
         imports "$connector" || fail "vLLM $vllm_version is installed and does not load; see $log"
     fi
+    newer=build-upstream/vllm-$newer_version-tree
+    [ -d "$newer" ] || unpack_newer
+    PYTHONPATH=$newer imports "$connector" || fail "vLLM $newer_version does not load; see $log"
     KVF_VLLM_PYTHON=$PWD/$venv/bin/python
+    KVF_VLLM_NEWER_TREE=$PWD/$newer
     KVF_ANSWER_VLLM=$(binary tests/oracle/answer_vllm)
-    export KVF_VLLM_PYTHON KVF_ANSWER_VLLM
-    echo "test-upstream: vLLM $vllm_version with $engine"
+    export KVF_VLLM_PYTHON KVF_VLLM_NEWER_TREE KVF_ANSWER_VLLM
+    echo "test-upstream: vLLM $vllm_version and $newer_version with $engine"
     /usr/bin/python3 tests/vllm/upstream_test.py "$@"
     ;;
 *) fail "$usage" ;;

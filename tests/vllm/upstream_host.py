@@ -18,11 +18,13 @@ os.dup2(2, 1)  # upstream logs to standard output
 
 import torch  # noqa: E402
 
-torch.accelerator.current_device_index = lambda: 0  # raises where there is no device
+torch.accelerator.current_device_index = lambda: 0  # raises where there is no device, as does set_device below
 
 from vllm.distributed.kv_transfer.kv_connector.v1.mooncake import mooncake_connector as upstream  # noqa: E402
 from vllm.v1.kv_cache_interface import (  # noqa: E402
     FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MLAAttentionSpec)
+
+upstream.current_platform.set_device = lambda _device: None
 
 
 def say(**what):

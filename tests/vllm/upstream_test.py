@@ -37,7 +37,8 @@ class Process:
             self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
                                           env=environment, text=True, bufsize=1)
         self.lines = queue.Queue()
-        threading.Thread(target=self.read, daemon=True).start()
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
 
     def read(self):
         for line in self.child.stdout:
@@ -58,8 +59,11 @@ class Process:
         self.child.stdin.flush()
 
     def kill(self):
-        self.child.send_signal(signal.SIGKILL)
+        self.child.kill()
         self.child.wait()
+        self.child.stdin.close()
+        self.reader.join()
+        self.child.stdout.close()
 
 
 class Rank:
@@ -74,7 +78,9 @@ class Rank:
         self.process = None
 
     def environment(self):
-        return dict(os.environ, VLLM_HOST_IP="127.0.0.1", MC_FORCE_TCP="1", OMP_NUM_THREADS="1",
+        older = self.case.tree is None
+        path = {} if older else {"PYTHONPATH": os.environ[self.case.tree]}
+        return dict(os.environ, **path, VLLM_HOST_IP="127.0.0.1", MC_FORCE_TCP="1", OMP_NUM_THREADS="1",
                     VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT=str(PATIENCE),
                     VLLM_MOONCAKE_BOOTSTRAP_PORT=str(self.case.port))
 
@@ -233,6 +239,7 @@ class Matrix:
     """What must hold whoever sits on which side."""
     producer = consumer = None
     layout_ids = 1
+    tree = None  # the environment variable that says where a newer upstream is unpacked
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory(prefix="kvf-vllm-")
@@ -417,6 +424,36 @@ class UpstreamToKvferryWithoutLayoutIds(Matrix, unittest.TestCase):
     layout_ids = 0
 
     test_tp_4_to_2 = test_pp_2_to_1_and_tp_1_to_2 = test_many_at_once = test_replicated_heads_tp_4_to_1 = None
+
+
+class Newer(Matrix):
+    """Upstream 0.33.0, which sends and answers layout ids."""
+    tree = "KVF_VLLM_NEWER_TREE"
+
+    test_tp_1_to_2 = test_pp_1_to_2 = test_pp_2_to_1_and_tp_1_to_2 = test_replicated_heads_tp_4_to_1 = None
+    test_rows_of_all_layers = test_rows_to_layers = test_tp_1_to_1_head_major = None
+    test_the_consumer_has_a_prefix_already = None
+
+    def setUp(self):
+        if not os.environ.get(self.tree):
+            self.skipTest(f"{self.tree} is not set")
+        super().setUp()
+
+
+class NewerUpstreamToKvferry(Newer, unittest.TestCase):
+    producer, consumer = Upstream, Kvferry
+
+
+class KvferryToNewerUpstream(Newer, unittest.TestCase):
+    producer, consumer = Kvferry, Upstream
+
+
+class NewerUpstreamToKvferryWithoutLayoutIds(Newer, unittest.TestCase):
+    producer, consumer = Upstream, Kvferry
+    layout_ids = 0
+
+    test_tp_4_to_2 = test_many_at_once = test_mla_rows_tp_2_to_1 = test_rows_pp_2_to_1 = None
+    test_opaque_rows = test_mla = test_token_major = test_a_readiness_time_out = None
 
 
 class UpstreamToUpstream(Matrix, unittest.TestCase):
