@@ -37,7 +37,7 @@ enum kvf_status kvfi_vllm_tp_ratio(int64_t local, int64_t remote, int64_t *ratio
 enum kvf_status kvfi_vllm_target_ranks(int64_t tp_rank, int64_t tp_size, int64_t other_tp_size, int64_t *first,
                                        int64_t *count, struct kvf_error *error)
 {
-    int64_t ratio, product;
+    int64_t ratio = 0, product = 0;
     enum kvf_status status = kvfi_vllm_tp_ratio(tp_size, other_tp_size, &ratio, error);
 
     if (status) goto done;
@@ -83,7 +83,7 @@ static void print_ranks(char *text, size_t capacity, int64_t first, int64_t coun
 
 enum kvf_status kvfi_vllm_check_paired(const struct kvfi_vllm_ranks *ranks, struct kvf_error *error)
 {
-    int64_t first, count;
+    int64_t first = 0, count = 0;
     enum kvf_status status = kvfi_vllm_target_ranks(ranks->tp_rank, ranks->tp_size, ranks->remote_tp_size, &first,
                                                     &count, error);
 
@@ -122,7 +122,7 @@ enum kvf_status kvfi_vllm_sender_plan(const struct kvfi_vllm_ranks *ranks, int64
 {
     struct kvfi_vllm_cut cut = {.sends = true, .bytes = local_bytes};
     bool fits = true, remote_replicated = ranks->remote_tp_size > ranks->total_heads;
-    int64_t ratio;
+    int64_t ratio = 0;
     enum kvf_status status = kvfi_vllm_tp_ratio(ranks->tp_size, ranks->remote_tp_size, &ratio, error);
 
     if (status) goto done;
