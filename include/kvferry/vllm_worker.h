@@ -232,6 +232,70 @@ KVF_API enum kvf_status kvf_vllm_worker_shutdown(kvf_vllm_worker *worker, int64_
  *  through this worker. NULL is fine. Blocks for at most about a second. */
 KVF_API void kvf_vllm_worker_close(kvf_vllm_worker *worker);
 
+/* ---- statistics, as upstream logs and exports them -------------------------------------------------------------- */
+
+/** One batch write that succeeded. */
+struct kvf_vllm_transfer {
+    int64_t duration_ns;
+    int64_t bytes, descriptors;
+};
+
+/** What one worker did in some time. */
+struct kvf_vllm_interval {
+    size_t struct_size;                        /**< set by the caller to sizeof(struct kvf_vllm_interval) */
+    const struct kvf_vllm_transfer *transfers; /**< in the order in which they ended */
+    size_t transfer_count;
+    int64_t failed_transfers;                  /**< producer: batch writes */
+    int64_t failed_recvs;                      /**< consumer: requests */
+    int64_t expired_reqs;                      /**< producer */
+    void *memory;                              /**< of the array, where the library made it; else NULL */
+};
+
+/** Figures of a reduction. */
+enum { KVF_VLLM_FIGURES = 9 };
+
+/** One of them. */
+struct kvf_vllm_figure {
+    const char *key;     /**< upstream's: "Num successful transfers", "Avg xfer time (ms)", "P90 xfer time (ms)",
+                              "Avg MB per transfer", "Throughput (MB/s)", "Avg number of descriptors",
+                              "Num failed transfers", "Num failed recvs", "Num KV expired reqs", in this order */
+    double value;        /**< rounded: times, MB and throughput to 3 digits, descriptors to 1 */
+    int32_t is_fraction; /**< 0: a whole number, which all are when there was no transfer */
+    int32_t reserved;    /**< zero */
+};
+
+/** Reduces several intervals, of all workers of an engine, to what upstream logs of them together.
+ *  @param figures  KVF_VLLM_FIGURES of them
+ *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT (a number below 0, struct_size); KVF_ERR_NO_MEMORY. Any thread. */
+KVF_API enum kvf_status kvf_vllm_interval_reduce(const struct kvf_vllm_interval *intervals, size_t interval_count,
+                                                 struct kvf_vllm_figure *figures, struct kvf_error *error);
+
+/** Writes "KV Transfer metrics: Num successful transfers=3, Avg xfer time (ms)=1.25, ...", as upstream's log line, cut
+ *  to `capacity` bytes with the closing zero. Returns how many bytes it has without it. 512 always suffice. */
+KVF_API size_t kvf_vllm_figures_text(const struct kvf_vllm_figure *figures, char *out, size_t capacity);
+
+/** Histograms and counters for Prometheus, one engine's: vllm:mooncake_xfer_time_seconds and five more. One thread at a
+ *  time. */
+typedef struct kvf_vllm_metrics kvf_vllm_metrics;
+
+/** @param model_name, engine  values of the labels, copied
+ *  @param out  returned to the caller (free with kvf_vllm_metrics_destroy)
+ *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT (a label that is missing or no UTF-8); KVF_ERR_NO_MEMORY */
+KVF_API enum kvf_status kvf_vllm_metrics_create(const char *model_name, const char *engine, kvf_vllm_metrics **out,
+                                                struct kvf_error *error);
+KVF_API void kvf_vllm_metrics_destroy(kvf_vllm_metrics *metrics);
+
+/** Adds what happened in an interval. @return KVF_OK; KVF_ERR_INVALID_ARGUMENT, and nothing is added */
+KVF_API enum kvf_status kvf_vllm_metrics_observe(kvf_vllm_metrics *metrics, const struct kvf_vllm_interval *interval,
+                                                 struct kvf_error *error);
+
+/** Writes all in Prometheus' text format, closing zero included.
+ *  @param capacity  bytes at `out` (NULL with 0: only asks)
+ *  @param byte_count  how many bytes it takes without the closing zero, also when that does not fit
+ *  @return KVF_OK; KVF_ERR_LIMIT (capacity) */
+KVF_API enum kvf_status kvf_vllm_metrics_text(const kvf_vllm_metrics *metrics, char *out, size_t capacity,
+                                              size_t *byte_count, struct kvf_error *error);
+
 #ifdef __cplusplus
 }
 #endif

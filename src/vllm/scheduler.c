@@ -97,7 +97,7 @@ enum kvf_status kvf_vllm_scheduler_create(const struct kvf_vllm_scheduler_option
     return KVF_OK;
 }
 
-static void told_fini(struct kvfi_vllm_told *told)
+static void told_fini(struct kvfi_vllm_step_told *told)
 {
     kvfi_vllm_queue_fini(&told->recv);
     kvfi_vllm_queue_fini(&told->send);
@@ -105,7 +105,7 @@ static void told_fini(struct kvfi_vllm_told *told)
     free(told->recvs);
     free(told->sends);
     free(told->ids);
-    *told = (struct kvfi_vllm_told){0};
+    *told = (struct kvfi_vllm_step_told){0};
 }
 
 void kvf_vllm_scheduler_destroy(kvf_vllm_scheduler *scheduler)
@@ -174,16 +174,16 @@ enum kvf_status kvfi_vllm_scheduler_clip(const kvf_vllm_scheduler *scheduler, co
 
 /* ---- a step ------------------------------------------------------------------------------------------------- */
 
-static void fill_told(struct kvfi_vllm_told *told)
+static void fill_told(struct kvfi_vllm_step_told *told)
 {
     for (size_t i = 0; i < told->recv.count; i++) {
-        const struct kvfi_vllm_entry *entry = told->recv.entries[i];
+        const struct kvfi_vllm_queued *entry = told->recv.entries[i];
 
         told->recvs[i] = (struct kvf_vllm_recv){entry->name,   entry->transfer_id, entry->engine_id,
                                                 entry->bootstrap_addr, entry->groups, entry->group_count};
     }
     for (size_t i = 0; i < told->send.count; i++) {
-        const struct kvfi_vllm_entry *entry = told->send.entries[i];
+        const struct kvfi_vllm_queued *entry = told->send.entries[i];
 
         told->sends[i] = (struct kvf_vllm_send){entry->name, entry->transfer_id, entry->groups, entry->group_count};
     }
@@ -193,7 +193,7 @@ static void fill_told(struct kvfi_vllm_told *told)
 enum kvf_status kvf_vllm_scheduler_step(kvf_vllm_scheduler *scheduler, struct kvf_vllm_step *out,
                                         struct kvf_error *error)
 {
-    struct kvfi_vllm_told told = {.recv = scheduler->need_recv,
+    struct kvfi_vllm_step_told told = {.recv = scheduler->need_recv,
                                   .send = scheduler->need_send,
                                   .dropped = scheduler->not_processed};
 

@@ -12,7 +12,7 @@
 enum { KVFI_VLLM_SCHEDULER_MAX_GROUPS = 1024 };
 
 /** What one step told: the arrays, and the entries they lead into. */
-struct kvfi_vllm_told {
+struct kvfi_vllm_step_told {
     struct kvfi_vllm_queue recv, send, dropped;
     struct kvf_vllm_recv *recvs;
     struct kvf_vllm_send *sends;
@@ -29,7 +29,7 @@ struct kvf_vllm_scheduler {
     size_t *transferred;        /* indices among them */
     size_t *blocks_per_window;  /* per transferred group; 0 = no window */
     struct kvfi_vllm_queue need_recv, need_send, not_processed;
-    struct kvfi_vllm_told told;
+    struct kvfi_vllm_step_told told;
     struct kvfi_log log;
 };
 

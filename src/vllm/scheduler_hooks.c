@@ -84,7 +84,7 @@ enum kvf_status kvf_vllm_scheduler_matched_tokens(kvf_vllm_scheduler *scheduler,
 static enum kvf_status put_recv(kvf_vllm_scheduler *scheduler, const struct kvf_vllm_request *request,
                                 const struct kvf_vllm_ids *groups, size_t group_count, struct kvf_error *error)
 {
-    struct kvfi_vllm_entry entry = {.name = request->req_id,
+    struct kvfi_vllm_queued entry = {.name = request->req_id,
                                     .transfer_id = request->transfer_id,
                                     .engine_id = request->remote_engine_id,
                                     .bootstrap_addr = request->remote_bootstrap_addr};
@@ -101,7 +101,7 @@ static enum kvf_status put_recv(kvf_vllm_scheduler *scheduler, const struct kvf_
 static enum kvf_status put_send(kvf_vllm_scheduler *scheduler, const struct kvf_vllm_request *request,
                                 const struct kvf_vllm_ids *groups, size_t group_count, struct kvf_error *error)
 {
-    struct kvfi_vllm_entry entry = {.name = request->req_id, .transfer_id = request->transfer_id};
+    struct kvfi_vllm_queued entry = {.name = request->req_id, .transfer_id = request->transfer_id};
     struct kvf_vllm_ids *clipped = NULL;
     enum kvf_status status =
         kvfi_vllm_scheduler_clip(scheduler, groups, group_count, &clipped, &entry.group_count, error);
@@ -170,7 +170,7 @@ static enum kvf_status finished_prefill(kvf_vllm_scheduler *scheduler, const str
                                         const struct kvf_vllm_ids *groups, size_t group_count, int32_t *delays,
                                         struct kvf_error *error)
 {
-    const struct kvfi_vllm_entry dropped = {.name = own->transfer_id};
+    const struct kvfi_vllm_queued dropped = {.name = own->transfer_id};
     enum kvf_status status = check_sends(scheduler, own->req_id, error);
 
     if (status != KVF_OK) return status;

@@ -26,7 +26,7 @@ static const char *put_text(char **room, const char *text)
     return copy;
 }
 
-static bool entry_bytes(const struct kvfi_vllm_entry *entry, size_t *ids, size_t *total)
+static bool entry_bytes(const struct kvfi_vllm_queued *entry, size_t *ids, size_t *total)
 {
     bool fits = kvfi_mul_size(entry->group_count, sizeof *entry->groups, total) &&
                 kvfi_add_size(*total, sizeof *entry, total);
@@ -41,10 +41,10 @@ static bool entry_bytes(const struct kvfi_vllm_entry *entry, size_t *ids, size_t
            kvfi_add_size(*total, text_bytes(entry->bootstrap_addr), total);
 }
 
-static enum kvf_status copy_entry(const struct kvfi_vllm_entry *entry, struct kvfi_vllm_entry **out,
+static enum kvf_status copy_entry(const struct kvfi_vllm_queued *entry, struct kvfi_vllm_queued **out,
                                   struct kvf_error *error)
 {
-    struct kvfi_vllm_entry *copy;
+    struct kvfi_vllm_queued *copy;
     struct kvf_vllm_ids *groups;
     size_t id_count, total;
     int64_t *ids;
@@ -89,12 +89,12 @@ static size_t find(const struct kvfi_vllm_queue *queue, const char *name, bool *
     return low;
 }
 
-enum kvf_status kvfi_vllm_queue_put(struct kvfi_vllm_queue *queue, const struct kvfi_vllm_entry *entry,
+enum kvf_status kvfi_vllm_queue_put(struct kvfi_vllm_queue *queue, const struct kvfi_vllm_queued *entry,
                                     struct kvf_error *error)
 {
     bool found;
     size_t at = find(queue, entry->name, &found);
-    struct kvfi_vllm_entry *copy = NULL;
+    struct kvfi_vllm_queued *copy = NULL;
     enum kvf_status status;
 
     if (!found && (!kvfi_array_grow((void **)&queue->entries, queue->count, &queue->capacity,

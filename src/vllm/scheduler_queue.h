@@ -7,7 +7,7 @@
 #include "kvferry/vllm.h"
 
 /** One request, or one transfer id. Texts may be NULL. Of a queue's own ones all is in one allocation. */
-struct kvfi_vllm_entry {
+struct kvfi_vllm_queued {
     const char *name;
     const char *transfer_id, *engine_id, *bootstrap_addr;
     const struct kvf_vllm_ids *groups;
@@ -16,14 +16,14 @@ struct kvfi_vllm_entry {
 
 /** Zeroed, it is empty. */
 struct kvfi_vllm_queue {
-    struct kvfi_vllm_entry **entries;
+    struct kvfi_vllm_queued **entries;
     size_t count, capacity;
     size_t *sorted;               /* indices of entries, by name */
     size_t sorted_capacity;
 };
 
 /** Puts a copy of `entry`. @return KVF_OK; KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY: nothing changed */
-enum kvf_status kvfi_vllm_queue_put(struct kvfi_vllm_queue *queue, const struct kvfi_vllm_entry *entry,
+enum kvf_status kvfi_vllm_queue_put(struct kvfi_vllm_queue *queue, const struct kvfi_vllm_queued *entry,
                                     struct kvf_error *error);
 
 /** Frees all; the queue is empty then. */
