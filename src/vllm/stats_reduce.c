@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The nine figures that upstream logs, computed in the order in which NumPy computes them: rounded, they are the same. */
+/* The nine figures that upstream logs, computed in the order in which NumPy computes them: rounded, they are equal. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
