@@ -278,14 +278,15 @@ static void end_entry(kvf_vllm_worker *worker, struct kvfi_vllm_entry *entry, co
 
 void kvfi_vllm_round_reply(kvf_vllm_worker *worker, struct kvfi_vllm_answer *answer)
 {
-    size_t ok = 0, bad = 0, count = answer->entry_count;
+    size_t ok = 0, bad = 0;
     struct kvfi_vllm_reply reply = {.layout_id = answer->layout_id};
 
-    for (struct kvfi_vllm_entry *entry = answer->round; entry != NULL; entry = entry->next_due) {
+    for (struct kvfi_vllm_entry *entry = answer->round; entry != NULL; entry = entry->next_due)
         if (entry->state == KVFI_VLLM_OK)
             answer->names[ok++] = entry->d_req_id;
-        else
-            answer->names[count - ++bad] = entry->d_req_id;
+    for (struct kvfi_vllm_entry *entry = answer->round; entry != NULL; entry = entry->next_due) {
+        if (entry->state != KVFI_VLLM_OK)
+            answer->names[ok + bad++] = entry->d_req_id;
         entry->state = KVFI_VLLM_ANSWERED;
     }
     answer->round = NULL;
@@ -295,7 +296,7 @@ void kvfi_vllm_round_reply(kvf_vllm_worker *worker, struct kvfi_vllm_answer *ans
     reply.verdict = answer->left > 0 ? KVFI_VLLM_CONTINUE : KVFI_VLLM_FINISH;
     reply.ok_reqs = answer->names;
     reply.ok_count = ok;
-    reply.err_reqs = answer->names + count - bad;
+    reply.err_reqs = answer->names + ok;
     reply.err_count = bad;
     reply.err_msg = bad == 0 ? NULL : answer->problem != NULL ? answer->problem : "out of memory";
     kvfi_vllm_sender_reply(worker, &answer->from, &reply);

@@ -301,6 +301,11 @@ void *pull_raw(struct producer *producer, const struct kvfi_frame *frames, size_
     return socket;
 }
 
+void pull_again(void *socket, const struct kvfi_frame *frame)
+{
+    assert_int_equal(zmq_send(socket, frame->bytes, frame->byte_count, 0), frame->byte_count);
+}
+
 void *pull_send(struct producer *producer, const struct asker *asker, const struct kvfi_vllm_wanted *wanted,
                 size_t count)
 {

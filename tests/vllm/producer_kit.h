@@ -103,6 +103,8 @@ void *pull_send(struct producer *producer, const struct asker *asker, const stru
 void *pull_one(struct producer *producer, const struct asker *asker, const char *d_req_id, const char *transfer_id,
                const struct kvf_vllm_ids *groups, size_t group_count);
 void *pull_raw(struct producer *producer, const struct kvfi_frame *frames, size_t count);
+/** One more frame from the same DEALER. */
+void pull_again(void *socket, const struct kvfi_frame *frame);
 struct kvfi_vllm_reply pull_reply(void *socket);
 /** The next reply says exactly this; lists as "a,b", NULL = none. `layout_id` as it is echoed. */
 void pull_expect(void *socket, int verdict, const char *ok, const char *err, const char *text);
