@@ -251,6 +251,14 @@ struct kvf_vllm_interval {
     void *memory;                              /**< of the array, where the library made it; else NULL */
 };
 
+/** Takes what the worker did since it was last asked, or since open. Of transfers nobody asks for, the oldest are
+ *  forgotten once there are 65536.
+ *  @param out  struct_size is set by the caller; free with kvf_vllm_interval_release
+ *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT (struct_size); KVF_ERR_CLOSED */
+KVF_API enum kvf_status kvf_vllm_worker_take_interval(kvf_vllm_worker *worker, struct kvf_vllm_interval *out,
+                                                      struct kvf_error *error);
+KVF_API void kvf_vllm_interval_release(struct kvf_vllm_interval *interval);
+
 /** Figures of a reduction. */
 enum { KVF_VLLM_FIGURES = 9 };
 

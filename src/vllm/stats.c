@@ -49,16 +49,27 @@ void kvfi_vllm_record_transfer(struct kvfi_vllm_record *record, int64_t duration
     record->transfers[record->count++] = (struct kvf_vllm_transfer){duration_ns, bytes, descriptors};
 }
 
-void kvfi_vllm_record_take(struct kvfi_vllm_record *record, struct kvf_vllm_interval *out)
+void kvfi_vllm_record_take(struct kvfi_vllm_record *record, const struct kvf_vllm_worker_stats *now,
+                           struct kvf_vllm_interval *out)
 {
     *out = (struct kvf_vllm_interval){.struct_size = sizeof *out,
                                       .transfers = record->transfers,
                                       .transfer_count = record->count,
-                                      .failed_transfers = record->failed_transfers,
-                                      .failed_recvs = record->failed_recvs,
-                                      .expired_reqs = record->expired_reqs,
+                                      .failed_transfers = now->failed_transfers - record->failed_transfers,
+                                      .failed_recvs = now->failed_recvs - record->failed_recvs,
+                                      .expired_reqs = now->expired_reqs - record->expired_reqs,
                                       .memory = record->transfers};
-    *record = (struct kvfi_vllm_record){0};
+    *record = (struct kvfi_vllm_record){.failed_transfers = now->failed_transfers,
+                                        .failed_recvs = now->failed_recvs,
+                                        .expired_reqs = now->expired_reqs};
+}
+
+void kvf_vllm_interval_release(struct kvf_vllm_interval *interval)
+{
+    free(interval->memory);
+    interval->memory = NULL;
+    interval->transfers = NULL;
+    interval->transfer_count = 0;
 }
 
 void kvfi_vllm_record_fini(struct kvfi_vllm_record *record)

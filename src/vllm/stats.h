@@ -21,7 +21,7 @@ const char *kvfi_vllm_number_text(double number, bool is_metric, char out[KVFI_V
 struct kvfi_vllm_record {
     struct kvf_vllm_transfer *transfers;
     size_t count, capacity;
-    int64_t failed_transfers, failed_recvs, expired_reqs;
+    int64_t failed_transfers, failed_recvs, expired_reqs; /* the counters as they stood with the last look */
 };
 
 /** Most transfers that are kept when nobody looks; then those that were recorded first go, half of them at once. */
@@ -31,8 +31,10 @@ enum { KVFI_VLLM_MAX_RECORDED = 65536 };
 void kvfi_vllm_record_transfer(struct kvfi_vllm_record *record, int64_t duration_ns, int64_t bytes,
                                int64_t descriptors);
 
-/** Gives what was recorded to the caller (free with free(out->memory)); the record is empty then. */
-void kvfi_vllm_record_take(struct kvfi_vllm_record *record, struct kvf_vllm_interval *out);
+/** Gives what was recorded, and how much more `now` counts than with the last look, to the caller (free with
+ *  kvf_vllm_interval_release). */
+void kvfi_vllm_record_take(struct kvfi_vllm_record *record, const struct kvf_vllm_worker_stats *now,
+                           struct kvf_vllm_interval *out);
 void kvfi_vllm_record_fini(struct kvfi_vllm_record *record);
 
 #endif

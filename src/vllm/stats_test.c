@@ -204,12 +204,13 @@ static void writes_numbers_as_python(void **state)
 
 static void records_and_forgets_the_oldest(void **state)
 {
-    struct kvfi_vllm_record record = {.failed_recvs = 2, .expired_reqs = 3, .failed_transfers = 1};
+    struct kvf_vllm_worker_stats now = {.failed_recvs = 2, .expired_reqs = 3, .failed_transfers = 1};
+    struct kvfi_vllm_record record = {0};
     struct kvf_vllm_interval interval;
 
     (void)state;
     for (int64_t i = 0; i <= KVFI_VLLM_MAX_RECORDED; i++) kvfi_vllm_record_transfer(&record, i, 2 * i, 1);
-    kvfi_vllm_record_take(&record, &interval);
+    kvfi_vllm_record_take(&record, &now, &interval);
     assert_int_equal(interval.struct_size, sizeof interval);
     assert_int_equal(interval.transfer_count, KVFI_VLLM_MAX_RECORDED / 2 + 1);
     assert_int_equal(interval.transfers[0].duration_ns, KVFI_VLLM_MAX_RECORDED / 2);
@@ -217,10 +218,14 @@ static void records_and_forgets_the_oldest(void **state)
     assert_int_equal(interval.failed_transfers, 1);
     assert_int_equal(interval.failed_recvs, 2);
     assert_int_equal(interval.expired_reqs, 3);
-    free(interval.memory);
-    kvfi_vllm_record_take(&record, &interval);
+    kvf_vllm_interval_release(&interval);
+    assert_int_equal(interval.transfer_count, 0);
+    now.expired_reqs = 5;
+    kvfi_vllm_record_take(&record, &now, &interval);
     assert_int_equal(interval.transfer_count + (size_t)interval.failed_recvs, 0);
+    assert_int_equal(interval.expired_reqs, 2);
     assert_null(interval.memory);
+    kvf_vllm_interval_release(&interval);
     kvfi_vllm_record_transfer(&record, 1, 1, 1);
     kvfi_vllm_record_fini(&record);
 }

@@ -343,6 +343,8 @@ static void finish_round(kvf_vllm_worker *worker, struct kvfi_vllm_answer *answe
         worker->stats.transfers++;
         worker->stats.bytes_transferred += batch->bytes;
         worker->stats.descriptors += batch->descriptors;
+        kvfi_vllm_record_transfer(&worker->record, batch->ended_ns - batch->started_ns, batch->bytes,
+                                  batch->descriptors);
     }
     answer->out = NULL;
     for (struct kvfi_vllm_entry *entry = answer->round; entry != NULL; entry = entry->next_due)

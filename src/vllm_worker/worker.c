@@ -117,6 +117,7 @@ void kvf_vllm_worker_close(kvf_vllm_worker *worker)
     kvfi_vllm_events_destroy(worker->events);
     kvfi_loop_fini(&worker->loop);
     kvf_vllm_regions_release(worker->regions);
+    kvfi_vllm_record_fini(&worker->record);
     free(worker->memory);
     free(worker->copies);
     kvfi_log_fini(&worker->log);

@@ -17,6 +17,7 @@
 #include "loop/table.h"
 #include "sys/clock.h"
 #include "sys/log.h"
+#include "vllm/stats.h"
 #include "vllm_worker/batch.h"
 #include "vllm_worker/registry.h"
 
@@ -54,6 +55,7 @@ struct kvf_vllm_worker {
 
     struct kvfi_vllm_events *events;     /* loop.lock */
     int64_t changes;                     /* loop.lock; raised by kvfi_vllm_worker_changed */
+    struct kvfi_vllm_record record;      /* what is taken by kvf_vllm_worker_take_interval */
     struct kvf_vllm_worker_stats stats;  /* both halves count up; the gauges are filled in when asked for */
 };
 
