@@ -6,12 +6,14 @@ from model import Instance, Model
 
 
 class Lives:
-    def each(self, body, model=None, src=None, dst=None, producers=None, consumers=None):
+    def each(self, body, model=None, src=None, dst=None, impatient=False):
+        """The body once per pair. `impatient`: producers that wait a second for readiness."""
         for pair in self.pairs:
             with self.subTest(pair.name):
                 names = model or Model()
-                senders = pair.producers(self, Instance(names, "p", **(src or {})), **(producers or {}))
-                takers = pair.consumers(self, Instance(names, "d", **(dst or {})), **(consumers or {}))
+                options = pair.producers.soon if impatient else {}
+                senders = pair.producers(self, Instance(names, "p", **(src or {})), **options)
+                takers = pair.consumers(self, Instance(names, "d", **(dst or {})))
                 body(senders, takers)
                 self.again()
 
@@ -82,16 +84,7 @@ class Lives:
             for text in consumers.failure(move):
                 self.assertIn("Timeout waiting for P side ready.", text)
             self.right(consumers, [self.move(producers, consumers)])
-        for pair in self.pairs:
-            self.each_of([pair], body, producers={"abort_timeout_s": 1} if "kvferry pro" in pair.name or
-                         "kvferry to" in pair.name else {"patience": 1})
-
-    def each_of(self, pairs, body, **names):
-        kept, self.pairs = self.pairs, pairs
-        try:
-            self.each(body, **names)
-        finally:
-            self.pairs = kept
+        self.each(body, impatient=True)
 
     def test_too_many_blocks(self):
         def body(producers, consumers):

@@ -36,7 +36,7 @@ class Instance:
 
     `order` is the order of the axes L B H N C in memory. `apart`: each layer has an allocation of its own; `overlay`:
     layers that are the k-th of their group share a place. `ways` kernel blocks are one block. `padding`: bytes behind
-    each page, in rows of several layers behind the row.
+    each page, or behind the row where pages of several layers make one.
     """
 
     def __init__(self, model, name, tp=1, pp=1, blocks=48, order="LBHNC", apart=False, overlay=False, ways=1,
@@ -121,7 +121,7 @@ class Rank:
                            "strides": strides, "elem": 1})
 
     def _attention(self, layers):
-        """Dense in the order of the axes; padding goes behind what one block of one L or B holds."""
+        """Dense in the order of the axes; padding goes behind what one block holds, of one layer or of a row."""
         instance, model = self.instance, self.model
         places = {}
         for layer in layers:  # the L axis
@@ -134,8 +134,7 @@ class Rank:
                  "H": instance.heads(self.number)[1], "N": tokens, "C": model.content}
         strides, at = {}, 1
         for axis in reversed(instance.order):
-            if axis in "LB" and instance.padding and all(other in strides for other in "HN") and \
-                    not set("LB") & set(strides):
+            if axis == "B":
                 at += instance.padding
             strides[axis] = at
             at *= sizes[axis]
@@ -153,7 +152,7 @@ class Rank:
         instance, model = self.instance, self.model
         out = {}
         page = instance.heads(self.number)[1] * model.tokens * model.content
-        inner = instance.padding * instance.ways if instance.order[-3:] in ("HNC", "NHC") else 0
+        inner = instance.padding * instance.ways if instance.order[0] == "L" else 0
         for layer in instance.layers(self.number):
             if layer in model.mamba:
                 out[model.name(layer)] = {"kind": "mamba", "page_bytes": model.state,

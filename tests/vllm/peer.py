@@ -128,7 +128,8 @@ class Producer(Worker):
     """A stock P. `write` may stand in for the engine: (session, descriptors) -> 0 or an error. `say` sees each answer
     before it goes: (identity, bytes) -> what goes instead, a list of bytes."""
 
-    def __init__(self, rank, engine_id, registry, generation=33, patience=PATIENCE, host="127.0.0.1", dp_rank=0):
+    def __init__(self, rank, engine_id, registry, generation=33, patience=PATIENCE, host="127.0.0.1", dp_rank=0,
+                 port=0):
         super().__init__(rank, generation)
         self.engine_id, self.patience, self.host = engine_id, patience, host
         self.facts = arithmetic.Producer(rank.producer())
@@ -143,7 +144,7 @@ class Producer(Worker):
         self.write, self.say, self.answering = self._write, lambda identity, data: [data], True
         self.router = self.context.socket(zmq.ROUTER)
         self.router.ipv6 = ":" in host
-        self.router.bind("tcp://%s:0" % ("[%s]" % host if ":" in host else host))
+        self.router.bind("tcp://%s:%d" % ("[%s]" % host if ":" in host else host, port))
         self.address = self.router.last_endpoint.decode("ascii").rstrip("\0")
         self.poller.register(self.router, zmq.POLLIN)
         self.thread.start()

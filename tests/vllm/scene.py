@@ -8,7 +8,6 @@ import collections
 import ctypes
 import json
 import os
-import queue
 import signal
 import subprocess
 import tempfile
@@ -21,7 +20,7 @@ import numpy
 
 import pattern
 import peer
-from model import Instance, Model, Rank
+from model import Rank
 from registry import PATIENCE, Registry
 
 KVFERRY = os.path.abspath(os.environ.get("KVFERRY", "kvferry"))
@@ -107,6 +106,11 @@ class Worker:
                     raise AssertionError("no %s %s within %d s: %s" % (kind, members, seconds, self))
                 self.news.wait(left)
 
+    def until(self, condition, what, seconds=PATIENCE):
+        with self.news:
+            if not self.news.wait_for(condition, seconds):
+                raise AssertionError("no %s within %d s: %s" % (what, seconds, self))
+
     def told(self, text, seconds=PATIENCE):
         """Waits for a line on standard error."""
         with self.news:
@@ -190,7 +194,7 @@ class Engines(Side):
 
 
 class PythonProducers(Engines):
-    kvferry = False
+    kvferry, soon = False, {"patience": 1}
 
     def __init__(self, case, instance, registry=None, engine_id=None, **options):
         super().__init__(case, instance, registry, engine_id)
@@ -233,14 +237,16 @@ class PythonProducers(Engines):
 
 
 class KvferryProducers(Engines):
-    kvferry = True
+    kvferry, soon = True, {"abort_timeout_s": 1}
 
-    def __init__(self, case, instance, registry=None, engine_id=None, serve=False, members=None, **endpoint):
+    def __init__(self, case, instance, registry=None, engine_id=None, serve=False, members=None, each=None,
+                 **endpoint):
         super().__init__(case, instance, registry, engine_id)
         self.ranks, self.bootstrap, self.bytes = [], self.registry.url, []
         for plain in self.plain:
             where = {"serve_bootstrap": True} if serve and not self.ranks else {"bootstrap": self.bootstrap}
-            worker = case.worker("producer", plain, {"engine_id": self.engine_id, **where, **endpoint},
+            own = each[plain.number] if each else {}
+            worker = case.worker("producer", plain, {"engine_id": self.engine_id, **where, **endpoint, **own},
                                  **(members or {}))
             self.ranks.append(worker)
             if serve and len(self.ranks) == 1:
@@ -271,8 +277,9 @@ class KvferryProducers(Engines):
             worker.event(("released", "expired"), seconds, req_id=move.p_req)
 
     def asked(self, move, count=1):
+        """Waits until pulls of so many requests came in all."""
         for worker in self.ranks:
-            worker.event("pull", count=count)
+            worker.until(lambda: sum(event["requests"] for event in worker.all("pull")) >= count, "pulls")
 
     def end(self, code=0):
         for worker in self.ranks:
