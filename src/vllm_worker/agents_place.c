@@ -15,6 +15,14 @@
 
 /* ---- reading an address ----------------------------------------------------------------------------------------- */
 
+static bool is_port(const char *text)
+{
+    size_t digits = strspn(text, "0123456789");
+    long port = digits == 0 || digits > 5 || text[digits] != '\0' ? 0 : strtol(text, NULL, 10);
+
+    return port >= 1 && port <= 65535;
+}
+
 /* Splits "tcp://HOST:PORT"; the port is behind the last ':'. Brackets around an IPv6 address are taken off; upstream
  * publishes such addresses without any. `host` has KVF_VLLM_ADDRESS_BYTES. */
 static bool split(const char *address, char *host, const char **port)
@@ -29,7 +37,7 @@ static bool split(const char *address, char *host, const char **port)
         begin++;
         bytes -= 2;
     }
-    if (bytes >= KVF_VLLM_ADDRESS_BYTES || strspn(colon + 1, "0123456789") != strlen(colon + 1) || colon[1] == '\0')
+    if (bytes >= KVF_VLLM_ADDRESS_BYTES || !is_port(colon + 1))
         return false;
     memcpy(host, begin, bytes);
     host[bytes] = '\0';
