@@ -217,6 +217,8 @@ struct kvf_vllm_worker_stats {
     int64_t malformed;                        /**< messages that were none */
     int64_t queries, registrations;           /**< HTTP requests that were answered */
     int64_t engines;                          /**< consumer: known */
+    int64_t ignored_ids;                      /**< consumer: in answers, of requests that were not asked for there, or
+                                                   that had been answered before */
 };
 
 /** Writes the counters. @return KVF_OK; KVF_ERR_INVALID_ARGUMENT (struct_size) */

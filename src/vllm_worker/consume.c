@@ -174,4 +174,5 @@ void kvfi_vllm_consumer_gauge(const kvf_vllm_worker *worker, struct kvf_vllm_wor
 {
     stats->unsettled = worker->consumer->unsettled;
     stats->engines = worker->consumer->engines;
+    stats->ignored_ids = worker->consumer->ignored_ids;
 }

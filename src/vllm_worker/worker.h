@@ -147,7 +147,7 @@ void kvfi_vllm_consumer_take_over(kvf_vllm_worker *worker, struct kvfi_vllm_over
 /** Requests being fetched, and failed ones whose blocks are not settled: memory must stay, shutdown waits. Whoever
  *  lowers it calls kvfi_vllm_worker_changed. */
 int64_t kvfi_vllm_consumer_busy(const kvf_vllm_worker *worker);
-/** Sets `unsettled` and `engines`. */
+/** Sets `unsettled`, `engines` and `ignored_ids`. */
 void kvfi_vllm_consumer_gauge(const kvf_vllm_worker *worker, struct kvf_vllm_worker_stats *stats);
 
 /* ---- the producer half, as the shell calls it (produce.c): the same shape -------------------------------------- */

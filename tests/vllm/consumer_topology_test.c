@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a consumer finds the workers of an engine: questions to registries, what is asked again and when, addresses. Those
- * that close a gap of upstream's are named after its number. */
+/* How a consumer finds the workers of an engine: questions to registries, what is asked again and when, addresses.
+ * Those that close a gap of upstream's are named after its number. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
