@@ -179,6 +179,13 @@ void dec_no_event(struct dec *dec)
         fail_msg("event %d of %s: %s", event.kind, event.req_id, event.text);
 }
 
+void dec_skip_event(struct dec *dec)
+{
+    struct kvf_vllm_event event;
+
+    kvf_vllm_worker_wait(dec->worker, &event, 1, QUIET_MS * KVFI_MS);
+}
+
 struct kvf_vllm_worker_stats dec_stats(struct dec *dec)
 {
     struct kvf_vllm_worker_stats stats = {.struct_size = sizeof stats};
@@ -300,6 +307,15 @@ void prod_ask(struct prod *prod, struct ask *ask)
     zmq_msg_close(&body);
     if (kvfi_vllm_pull_decode(ask->bytes, ask->byte_count, &ask->pull, &error) != KVF_OK)
         fail_msg("%s", error.text);
+}
+
+bool prod_try_ask(struct prod *prod, struct ask *ask)
+{
+    if (!wait_for(prod, 1))
+        return false;
+    ask_close(ask);
+    prod_ask(prod, ask);
+    return true;
 }
 
 void prod_no_ask(struct prod *prod) { assert_false(wait_for(prod, QUIET_MS)); }

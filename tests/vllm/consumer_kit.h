@@ -63,6 +63,8 @@ void dec_pull_many(struct dec *dec, const char *prefix, size_t count);
 struct kvf_vllm_event dec_event(struct dec *dec, int kind, const char *id);
 /** Fails the test when any event is queued. */
 void dec_no_event(struct dec *dec);
+/** Waits a little for an event, and drops it. */
+void dec_skip_event(struct dec *dec);
 struct kvf_vllm_worker_stats dec_stats(struct dec *dec);
 
 /** Collects, and fails the test unless it is just this: finished ids, failed ids, invalid blocks, each as one text with
@@ -92,6 +94,8 @@ int prod_port(const struct prod *prod);
 void prod_close(struct prod *prod);
 /** The next pull. */
 void prod_ask(struct prod *prod, struct ask *ask);
+/** The same if one comes within a millisecond; the one before is closed then. */
+bool prod_try_ask(struct prod *prod, struct ask *ask);
 /** Fails the test when a pull comes within some milliseconds. */
 void prod_no_ask(struct prod *prod);
 void ask_close(struct ask *ask);
