@@ -21,7 +21,7 @@ static void open_usual(struct producer *producer, int64_t abort_ms)
     producer_open(producer, &(struct producer_setup){.regions = OWN, .region_count = 1, .abort_ms = abort_ms});
 }
 
-/* ---- 16.1: blocks are not free while they are read ---------------------------------------------------------------- */
+/* ---- 16.1: blocks are not free while they are read ------------------------------------------------------------- */
 
 /* The time is over while a write is out: the request ends after it, and not as expired. */
 static void gap_16_1_expiry_waits_for_writes(void **state)
@@ -120,7 +120,7 @@ static void gap_16_1_shutdown_waits_for_writes(void **state)
     producer_close(&producer);
 }
 
-/* ---- 16.2: nobody hangs ------------------------------------------------------------------------------------------- */
+/* ---- 16.2: nobody hangs ---------------------------------------------------------------------------------------- */
 
 static void gap_16_2_aborted_request_is_answered_at_once(void **state)
 {
@@ -237,7 +237,7 @@ static void gap_16_2_request_that_is_replaced(void **state)
     producer_close(&producer);
 }
 
-/* ---- 16.5: nobody waits for others --------------------------------------------------------------------------------- */
+/* ---- 16.5: nobody waits for others ----------------------------------------------------------------------------- */
 
 enum { PEERS = 8, WAITING = 10000 };
 
@@ -328,7 +328,7 @@ static void gap_16_5_slow_peer_holds_up_itself_alone(void **state)
     producer_close(&producer);
 }
 
-/* ---- 16.6: who pulled ------------------------------------------------------------------------------------------------ */
+/* ---- 16.6: who pulled ------------------------------------------------------------------------------------------ */
 
 /* A consumer rank that pulls twice is counted once, and written once. */
 static void gap_16_6_repeated_pull_counts_once(void **state)
@@ -418,7 +418,7 @@ static void gap_16_6_repeated_pull_after_failure(void **state)
     producer_close(&producer);
 }
 
-/* ---- 16.11: IPv6 --------------------------------------------------------------------------------------------------- */
+/* ---- 16.11: IPv6 ----------------------------------------------------------------------------------------------- */
 
 static void gap_16_11_side_channel_on_ipv6(void **state)
 {

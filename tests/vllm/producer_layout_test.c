@@ -34,7 +34,7 @@ static void ask(struct producer *producer, const struct asker *asker, int verdic
     producer_drop(producer, ids[1]);
 }
 
-/* ---- layout ids ----------------------------------------------------------------------------------------------------- */
+/* ---- layout ids ------------------------------------------------------------------------------------------------ */
 
 static void layout_ids_are_echoed_and_kept(void **state)
 {
@@ -87,7 +87,7 @@ static void refused_layouts_are_not_kept(void **state)
     producer_close(&producer);
 }
 
-/* ---- memory ----------------------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
 
 static enum kvf_status register_again(struct producer *producer, struct kvf_error *error)
 {
@@ -183,7 +183,7 @@ static void sleep_and_wake(void **state)
     producer_close(&producer);
 }
 
-/* ---- options, steps ----------------------------------------------------------------------------------------------------- */
+/* ---- options, steps -------------------------------------------------------------------------------------------- */
 
 static void options_are_checked(void **state)
 {
