@@ -80,7 +80,12 @@ static const int64_t *next_ints(struct kvfi_value_reader *reader, struct kvfi_vl
     int64_t *numbers = store->numbers;
 
     *count = next_count(reader);
-    for (size_t i = 0; i < *count; i++) numbers[i] = (int64_t)next(reader).number;
+    for (size_t i = 0; i < *count; i++) {
+        size_t plain = kvfi_value_plain_int(reader->bytes + reader->at, reader->count - reader->at, &numbers[i]);
+
+        reader->at += plain;
+        if (plain == 0) numbers[i] = (int64_t)next(reader).number;
+    }
     store->numbers += *count;
     return numbers;
 }

@@ -146,13 +146,19 @@ static enum kvf_status skip_one(struct walk *walk)
 
 static enum kvf_status take_ints(struct walk *walk, bool is_unsigned)
 {
+    struct kvfi_value_reader *reader = &walk->reader;
     size_t count, depth = walk->depth;
+    int64_t number;
     enum kvf_status status = take_array(walk, false, &count);
 
     walk->depth++;
     for (size_t i = 0; status == KVF_OK && i < count; i++) {
+        size_t plain = kvfi_value_plain_int(reader->bytes + reader->at, reader->count - reader->at, &number);
+
+        reader->at += plain;
+        walk->need.numbers += plain != 0;
         walk->steps[depth] = (int64_t)i;
-        status = take_int(walk, is_unsigned);
+        if (plain == 0) status = take_int(walk, is_unsigned);
     }
     walk->depth = depth;
     return status;

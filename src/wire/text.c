@@ -46,7 +46,7 @@ bool kvfi_text_is_utf8(const char *bytes, size_t byte_count)
     uint32_t code;
 
     while (at < byte_count && count) {
-        count = utf8_bytes(bytes + at, byte_count - at, &code);
+        count = (unsigned char)bytes[at] < 0x80 ? 1 : utf8_bytes(bytes + at, byte_count - at, &code);
         at += count;
     }
     return count != 0;

@@ -43,6 +43,35 @@ struct kvfi_value_reader {
  *  not, or the byte starts nothing; the reader stays where it is then. */
 bool kvfi_value_next(struct kvfi_value_reader *reader, struct kvfi_value *out);
 
+/** The common integers without a struct, for long arrays of them: those of at least 0 that fit int64_t. Returns how
+ *  many bytes it takes, or 0 when something else, or not all of it, is there: read that with kvfi_value_next. */
+static inline size_t kvfi_value_plain_int(const unsigned char *bytes, size_t left, int64_t *out)
+{
+    uint64_t number;
+
+    if (left > 0 && bytes[0] < 0x80) {
+        *out = bytes[0];
+        return 1;
+    }
+    if (left > 2 && bytes[0] == 0xcd) {
+        *out = bytes[1] << 8 | bytes[2];
+        return 3;
+    }
+    if (left > 1 && bytes[0] == 0xcc) {
+        *out = bytes[1];
+        return 2;
+    }
+    if (left > 4 && bytes[0] == 0xce) {
+        *out = (int64_t)((uint32_t)bytes[1] << 24 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 8 | bytes[4]);
+        return 5;
+    }
+    if (left < 9 || bytes[0] != 0xcf || bytes[1] >= 0x80) return 0;
+    number = 0;
+    for (size_t i = 1; i < 9; i++) number = number << 8 | bytes[i];
+    *out = (int64_t)number;
+    return 9;
+}
+
 /** How a value was skipped. */
 enum kvfi_value_skip { KVFI_VALUE_SKIPPED, KVFI_VALUE_CUT, KVFI_VALUE_TOO_DEEP };
 
