@@ -174,7 +174,7 @@ static void test_refuses_facts_without_sense(void **state)
 
 static void test_kernel_block_tokens(void **state)
 {
-    static const int64_t small[] = {16, 32, 64}, odd[] = {0, -16, 48, 1000}, one[] = {16};
+    static const int64_t small[] = {32, 64, 16}, odd[] = {0, -16, 48, 1000}, one[] = {16};
     const struct kvf_vllm_backend listed = {small, 3, 0}, multiples = {NULL, 0, 16}, both = {odd, 4, 128},
                                   only = {one, 1, 0};
     const struct {

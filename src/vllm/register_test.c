@@ -274,6 +274,37 @@ static void test_sliced_packed_mla_registers_each_layer_view(void **state)
     kvf_vllm_registration_destroy(registration);
 }
 
+/* Views from one address are one region only when rows and payloads are the same. */
+static void test_unlike_views_of_one_address_stay_apart(void **state)
+{
+    static const int64_t same[] = {0, 0};
+    static const struct {
+        int64_t blocks, bytes, row;
+        size_t regions;
+    } rows[] = {{4, 64, 256, 1}, {4, 32, 256, 2}, {2, 64, 512, 2}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct case_of c;
+        kvf_vllm_registration *registration;
+        const struct kvf_vllm_region *regions;
+        size_t count;
+
+        fill_rows(&c, 256, 64, same);
+        c.placed[1].shape[0] = rows[i].blocks;
+        c.placed[1].shape[1] = rows[i].bytes;
+        c.placed[1].strides[0] = rows[i].row;
+        c.layers[1].group = 1;
+        registration = make(&c);
+        regions = regions_of(registration, &count);
+        assert_int_equal(count, rows[i].regions);
+        assert_int_equal(regions[0].shared_groups.count, 3 - count);
+        assert_int_equal(regions[count - 1].block_len, rows[i].row);
+        assert_int_equal(regions[count - 1].kv_block_len, rows[i].bytes);
+        kvf_vllm_registration_destroy(registration);
+    }
+}
+
 /* What a layer keeps decides how its pages become payloads. */
 static void test_payloads_by_kind(void **state)
 {
@@ -424,6 +455,7 @@ int main(void)
         cmocka_unit_test(test_register_kv_caches_supports_mixed_mla_and_eagle_shapes),
         cmocka_unit_test(test_register_kv_caches_collapses_shared_mla_storage),
         cmocka_unit_test(test_sliced_packed_mla_registers_each_layer_view),
+        cmocka_unit_test(test_unlike_views_of_one_address_stay_apart),
         cmocka_unit_test(test_payloads_by_kind),
         cmocka_unit_test(test_flat_buffers),
         cmocka_unit_test(test_layers_that_are_left_out),

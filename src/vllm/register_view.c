@@ -140,7 +140,7 @@ enum kvf_status kvfi_vllm_view_init(struct kvfi_vllm_view *view, const struct kv
         if (view->head_count > 1) view->head_stride *= tensor->element_bytes;
     }
     may_pack = layer->kind == KVF_VLLM_ATTENTION || layer->kind == KVF_VLLM_MLA;
-    view->is_packed = may_pack && is_block_major && row > 0 && (layer->kind == KVF_VLLM_MLA || !names_heads);
+    view->is_packed = may_pack && is_block_major && (layer->kind == KVF_VLLM_MLA || !names_heads);
     if (view->is_packed) view->block_stride = row;
     if (tensor->rank > 1 && is_contiguous(tensor, 1, &bytes)) view->block_bytes = bytes;
     view->is_dense = is_dense(tensor, 1);
