@@ -58,13 +58,20 @@ static json_t *answer_case(const json_t *line)
     return answer;
 }
 
-/* Answers one line. A header, which is any object that tells its oracle, gets no answer. */
-static void answer_line(const char *text, size_t byte_count)
+/* Whether a line is the header: it tells an oracle, or is the first one and no case. */
+static bool is_header(const json_t *line, bool is_first)
+{
+    return json_object_get(line, "oracle")
+           || (is_first && json_is_object(line) && !json_object_get(line, "family") && !json_object_get(line, "id"));
+}
+
+/* Answers one line; a header gets no answer. */
+static void answer_line(const char *text, size_t byte_count, bool is_first)
 {
     json_error_t where;
     json_t *line = json_loadb(text, byte_count, 0, &where), *answer = NULL, *out;
 
-    if (json_object_get(line, "oracle")) goto done;
+    if (is_header(line, is_first)) goto done;
     if (json_is_object(line)) {
         answer = answer_case(line);
     } else {
@@ -84,12 +91,15 @@ int main(void)
     char *line = NULL;
     size_t capacity = 0;
     ssize_t length;
+    bool is_first = true;
 
     while ((length = getline(&line, &capacity, stdin)) >= 0) {
         bool blank = true;
 
         for (ssize_t i = 0; i < length && blank; i++) blank = line[i] && strchr(" \t\r\n", line[i]);
-        if (!blank) answer_line(line, (size_t)length);
+        if (blank) continue;
+        answer_line(line, (size_t)length, is_first);
+        is_first = false;
     }
     free(line);
     return ferror(stdin) || fflush(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;
