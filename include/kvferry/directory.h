@@ -21,7 +21,12 @@ typedef struct kvf_directory kvf_directory;
 enum kvf_directory_flag {
     /** Also answer `POST /register` and `GET /query` as the bootstrap server of vLLM's Mooncake connector does. Its
      *  peers neither authenticate nor withdraw, and their entries stay until close: off unless asked for. */
-    KVF_DIRECTORY_VLLM_BOOTSTRAP = 1
+    KVF_DIRECTORY_VLLM_BOOTSTRAP = 1,
+    /** With the former: an engine that was restarted, and so has another engine id, is not refused, as that server
+     *  would, but takes the place of the one its dp rank is known by, once it has registered every slot (TP and PP
+     *  rank) that one has. Until then queries tell of the known one, so nobody sees half an engine. An engine of
+     *  another shape that lacks one of the slots never takes over. */
+    KVF_DIRECTORY_VLLM_REPLACE = 2
 };
 
 /** How a directory serves. */

@@ -29,7 +29,7 @@ struct kvf_vllm_config {
                                                                 "[IPV6]:PORT": a registry of somebody else's */
     char mooncake_protocol[64];       /**< `mooncake_protocol`, "rdma". Bytes go over "tcp" here, whatever it says */
     char device_name[256];            /**< `device_name`, "": RDMA devices. Without effect here */
-    char host[256];                   /**< VLLM_HOST_IP, or else this machine's address towards other networks, or else
+    char host[256];                   /**< VLLM_HOST_IP; else this machine's address towards other networks; else
                                            "127.0.0.1" */
     char bootstrap_url[KVF_VLLM_ADDRESS_BYTES];    /**< of kvf_vllm_config_options */
     char bootstrap_listen[KVF_VLLM_ADDRESS_BYTES]; /**< of kvf_vllm_config_options */
@@ -44,8 +44,8 @@ typedef const char *kvf_vllm_environment(void *context, const char *name);
  *  @param extra_config  JSON object of kv_connector_extra_config; NULL or "" = none
  *  @param environment   asked for the variables above; NULL = none is set. VLLM_MOONCAKE_BOOTSTRAP_PORT is not read
  *                       when bootstrap_server_address is given, as upstream does not
- *  @return KVF_OK; KVF_ERR_PARSE (not JSON, with the position); KVF_ERR_INVALID_ARGUMENT naming key or variable, what is
- *          expected and found, or struct_size; KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY */
+ *  @return KVF_OK; KVF_ERR_PARSE (not JSON, with the position); KVF_ERR_INVALID_ARGUMENT naming key or variable, what
+ *          is expected and found, or struct_size; KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY */
 KVF_API enum kvf_status kvf_vllm_config_read(const char *extra_config, kvf_vllm_environment *environment,
                                              void *context, struct kvf_vllm_config *out, struct kvf_error *error);
 
@@ -55,7 +55,7 @@ struct kvf_vllm_deployment {
     int64_t tp_rank, tp_size;         /**< default 0 of 1 */
     int64_t pp_rank, pp_size;         /**< default 0 of 1 */
     int64_t dp_rank_local, dp_index;  /**< `data_parallel_rank_local`, `data_parallel_index`; default 0 */
-    int32_t local_engines_only;       /**< external or hybrid load balancing: every instance has a registry of its own */
+    int32_t local_engines_only;       /**< external or hybrid load balancing: each instance has its own registry */
     int64_t nodes_within_dp;          /**< `nnodes_within_dp`; default 1 */
     const char *master_addr;          /**< of model parallelism over several nodes */
     const char *dp_master_ip;         /**< `data_parallel_master_ip`; default "127.0.0.1" */
@@ -64,8 +64,8 @@ struct kvf_vllm_deployment {
 /** Fills `deployment` with the defaults. `size` is sizeof(struct kvf_vllm_deployment) as the caller compiled it. */
 KVF_API void kvf_vllm_deployment_init(struct kvf_vllm_deployment *deployment, size_t size);
 
-/** Whether this rank runs the registry; to be asked of producers only. Not with a bootstrap_server_address; else the one
- *  with TP and PP rank 0, of the first local engine (local_engines_only) or of the first engine.
+/** Whether this rank runs the registry; to be asked of producers only. None does with a bootstrap_server_address; else
+ *  it is the one with TP and PP rank 0, of the first local engine (local_engines_only) or of the first engine.
  *  @param config  NULL = nothing configured */
 KVF_API int32_t kvf_vllm_launches_bootstrap(const struct kvf_vllm_config *config,
                                             const struct kvf_vllm_deployment *deployment);
@@ -81,10 +81,10 @@ KVF_API enum kvf_status kvf_vllm_bootstrap_address(const struct kvf_vllm_config 
                                                    const struct kvf_vllm_deployment *deployment, char *host,
                                                    size_t host_bytes, int32_t *port, struct kvf_error *error);
 
-/** Makes options of a worker: ranks and sizes, dp_rank as it is registered, host, both timeouts, and (unless its role is
- *  KVF_VLLM_CONSUMER) bootstrap_url. Also writes config->bootstrap_url, where its registry is, and
- *  config->bootstrap_listen, what kvf_directory_options.listen is when it runs that registry: all addresses, of IPv6 too
- *  when the registry's is one.
+/** Makes options of a worker: ranks and sizes, dp_rank as it is registered, host, both timeouts, and (unless its role
+ *  is KVF_VLLM_CONSUMER) bootstrap_url. Also writes config->bootstrap_url, where its registry is, and
+ *  config->bootstrap_listen, what kvf_directory_options.listen is when it runs that registry: all addresses, of IPv6
+ *  too when the registry's is one.
  *  @param options  of kvf_vllm_worker_options_init, with `role` set; texts in it point into `config` afterwards
  *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT as above; nothing has changed then */
 KVF_API enum kvf_status kvf_vllm_config_options(struct kvf_vllm_config *config,

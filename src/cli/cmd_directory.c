@@ -7,11 +7,14 @@
 
 #include "cli/cli.h"
 
-enum { OPT_DIRECTORY_LISTEN = 'l', OPT_VERBOSE = 'v', OPT_LEASE = 256 };
+enum { OPT_DIRECTORY_LISTEN = 'l', OPT_VERBOSE = 'v', OPT_LEASE = 256, OPT_VLLM, OPT_VLLM_REPLACE };
 
 static const struct cli_option options[] = {
     {OPT_DIRECTORY_LISTEN, "listen", "HOST:PORT", "where to listen (default 127.0.0.1:8700); port 0 takes a\nfree one"},
     {OPT_LEASE, "lease", "SECONDS", "a rank that is silent for so long is forgotten (default 10)"},
+    {OPT_VLLM, "vllm", NULL, "also be the bootstrap server of vLLM's Mooncake connector:\nPOST /register, GET /query"},
+    {OPT_VLLM_REPLACE, "vllm-replace", NULL,
+     "the same, and a restarted engine takes the place of its former\nself, which that server would refuse"},
     {OPT_VERBOSE, "verbose", NULL, "tell what happens on standard error"},
     {0, NULL, NULL, NULL},
 };
@@ -56,6 +59,10 @@ static int run(const struct cli_command *command, int argc, char **argv)
             directory_options.listen = parser.value;
         else if (id == OPT_VERBOSE)
             directory_options.log.level = KVF_LOG_INFO;
+        else if (id == OPT_VLLM)
+            directory_options.flags |= KVF_DIRECTORY_VLLM_BOOTSTRAP;
+        else if (id == OPT_VLLM_REPLACE)
+            directory_options.flags |= KVF_DIRECTORY_VLLM_BOOTSTRAP | KVF_DIRECTORY_VLLM_REPLACE;
         else if (!cli_value_seconds(&parser, &directory_options.lease_ns))
             return CLI_USAGE;
     }
@@ -76,6 +83,7 @@ const struct cli_command cli_directory_command = {
     .options = options,
     .examples = "  kvferry directory\n"
                 "  kvferry directory --listen 192.168.1.10:8700\n"
+                "  kvferry directory --vllm --listen 0.0.0.0:8998\n"
                 "  curl -s http://127.0.0.1:8700/v1/list",
     .run = run,
 };

@@ -1,106 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "directory/bootstrap.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "base/array.h"
-#include "directory/client.h"
-#include "layout_json/json_source.h"
-
-#define MAX_TEXT_BYTES 4096
-
-static const struct kvfi_json_limits limits = {
-    .max_bytes = KVFI_DIRECTORY_MAX_BODY_BYTES, .max_depth = 16, .max_containers = 1024, .max_values = 4096};
-
-struct worker {
-    const char *engine_id, *address;
-    int64_t dp, tp, pp;
-};
+#include "directory/bootstrap_read.h"
 
 void kvfi_bootstrap_init(struct kvfi_bootstrap *bootstrap, int64_t max_workers)
 {
     *bootstrap = (struct kvfi_bootstrap){.max_workers = max_workers};
 }
 
+/** Frees what belongs to an engine's node. Returns how many workers it had. */
+static int64_t clear_engine(struct kvfi_bootstrap_node *engine)
+{
+    int64_t workers = 0;
+
+    for (size_t t = 0; t < engine->child_count; t++) {
+        struct kvfi_bootstrap_node *tp = &engine->children[t];
+
+        for (size_t p = 0; p < tp->child_count; p++) free(tp->children[p].text);
+        workers += (int64_t)tp->child_count;
+        free(tp->children);
+    }
+    free(engine->children);
+    free(engine->text);
+    *engine = (struct kvfi_bootstrap_node){.rank = engine->rank, .successor = engine->successor};
+    return workers;
+}
+
+/** Frees the engine that would take this one's place. */
+static int64_t drop_successor(struct kvfi_bootstrap_node *engine)
+{
+    int64_t workers = engine->successor ? clear_engine(engine->successor) : 0;
+
+    free(engine->successor);
+    engine->successor = NULL;
+    return workers;
+}
+
 void kvfi_bootstrap_fini(struct kvfi_bootstrap *bootstrap)
 {
     for (size_t d = 0; d < bootstrap->root.child_count; d++) {
-        struct kvfi_bootstrap_node *dp = &bootstrap->root.children[d];
-
-        for (size_t t = 0; t < dp->child_count; t++) {
-            struct kvfi_bootstrap_node *tp = &dp->children[t];
-
-            for (size_t p = 0; p < tp->child_count; p++) free(tp->children[p].text);
-            free(tp->children);
-        }
-        free(dp->children);
-        free(dp->text);
+        drop_successor(&bootstrap->root.children[d]);
+        clear_engine(&bootstrap->root.children[d]);
     }
     free(bootstrap->root.children);
     *bootstrap = (struct kvfi_bootstrap){0};
-}
-
-/* ---- reading a body ---- */
-
-/** A whole number as text: spaces around, a sign, digits, and perhaps ".000". */
-static bool rank_of_text(const char *text, int64_t *out)
-{
-    const char *at = text + strspn(text, " \t\r\n");
-    const char *digits = at + (*at == '-' || *at == '+');
-    size_t digit_count = strspn(digits, "0123456789");
-    const char *end = digits + digit_count;
-    long long value;
-
-    if (digit_count == 0) return false;
-    errno = 0;
-    value = strtoll(at, NULL, 10);
-    if (errno != 0) return false;
-    if (*end == '.' && end[1] == '0') end += 1 + strspn(end + 1, "0");
-    if (end[strspn(end, " \t\r\n")] != '\0') return false;
-    *out = value;
-    return true;
-}
-
-/** What stock servers take for an integer: integers, whole floats, booleans, numeric texts. */
-static bool rank_of(const json_t *value, int64_t *out)
-{
-    double real;
-
-    switch (value ? json_typeof(value) : JSON_NULL) {
-    case JSON_INTEGER: *out = json_integer_value(value); return true;
-    case JSON_TRUE: *out = 1; return true;
-    case JSON_FALSE: *out = 0; return true;
-    case JSON_STRING: return rank_of_text(json_string_value(value), out);
-    case JSON_REAL:
-        real = json_real_value(value);
-        if (!(real > -9e15 && real < 9e15) || real != (double)(int64_t)real) return false;
-        *out = (int64_t)real;
-        return true;
-    default: return false;
-    }
-}
-
-static bool text_of(const json_t *value, const char **out)
-{
-    if (!json_is_string(value) || json_string_length(value) > MAX_TEXT_BYTES) return false;
-    *out = json_string_value(value);
-    return true;
-}
-
-/** Returns the key that is missing or ill-typed, or NULL. */
-static const char *read_worker(const json_t *json, struct worker *out)
-{
-    if (!text_of(json_object_get(json, "engine_id"), &out->engine_id)) return "engine_id";
-    if (!rank_of(json_object_get(json, "dp_rank"), &out->dp)) return "dp_rank";
-    if (!rank_of(json_object_get(json, "tp_rank"), &out->tp)) return "tp_rank";
-    if (!rank_of(json_object_get(json, "pp_rank"), &out->pp)) return "pp_rank";
-    if (!text_of(json_object_get(json, "addr"), &out->address)) return "addr";
-    return NULL;
 }
 
 /* ---- keeping ---- */
@@ -142,19 +90,67 @@ static void prune(struct kvfi_bootstrap_node *node)
     node->child_count--;
 }
 
-static bool add_worker(struct kvfi_bootstrap *bootstrap, const struct worker *worker)
+/** Adds a worker to its engine; without memory nothing is left behind in it. */
+static bool add_to_engine(struct kvfi_bootstrap_node *engine, const struct kvfi_bootstrap_worker *worker)
+{
+    struct kvfi_bootstrap_node *tp = open_child(engine, worker->tp, NULL);
+
+    if (tp && open_child(tp, worker->pp, worker->address)) return true;
+    prune(engine);
+    return false;
+}
+
+static bool add_worker(struct kvfi_bootstrap *bootstrap, const struct kvfi_bootstrap_worker *worker)
 {
     struct kvfi_bootstrap_node *dp = open_child(&bootstrap->root, worker->dp, worker->engine_id);
-    struct kvfi_bootstrap_node *tp = dp ? open_child(dp, worker->tp, NULL) : NULL;
-    struct kvfi_bootstrap_node *pp = tp ? open_child(tp, worker->pp, worker->address) : NULL;
+    bool is_added = dp && add_to_engine(dp, worker);
 
-    if (pp) {
-        bootstrap->worker_count++;
-        return true;
+    if (is_added) bootstrap->worker_count++;
+    else prune(&bootstrap->root);
+    return is_added;
+}
+
+/* ---- an engine that took another's place ---- */
+
+/** Has the successor registered every slot that the engine has? */
+static bool covers(const struct kvfi_bootstrap_node *successor, const struct kvfi_bootstrap_node *engine)
+{
+    for (size_t t = 0; t < engine->child_count; t++) {
+        const struct kvfi_bootstrap_node *tp = &engine->children[t], *other = find_child(successor, tp->rank);
+
+        for (size_t p = 0; p < tp->child_count; p++)
+            if (!find_child(other, tp->children[p].rank)) return false;
     }
-    if (dp) prune(dp);
-    prune(&bootstrap->root);
-    return false;
+    return true;
+}
+
+/** Makes an empty successor, in place of one with another id. NULL without memory; nothing has changed then. */
+static struct kvfi_bootstrap_node *open_successor(struct kvfi_bootstrap *bootstrap, struct kvfi_bootstrap_node *engine,
+                                                  const char *engine_id)
+{
+    struct kvfi_bootstrap_node *made;
+
+    if (engine->successor && strcmp(engine->successor->text, engine_id) == 0) return engine->successor;
+    made = calloc(1, sizeof *made);
+    if (!made) return NULL;
+    made->text = kvfi_text_copy(engine_id);
+    if (!made->text) {
+        free(made);
+        return NULL;
+    }
+    bootstrap->worker_count -= drop_successor(engine);
+    engine->successor = made;
+    return made;
+}
+
+static void succeed(struct kvfi_bootstrap *bootstrap, struct kvfi_bootstrap_node *engine)
+{
+    struct kvfi_bootstrap_node *successor = engine->successor;
+
+    bootstrap->worker_count -= clear_engine(engine);
+    successor->rank = engine->rank;
+    *engine = *successor;
+    free(successor);
 }
 
 /* ---- answering ---- */
@@ -168,7 +164,7 @@ static unsigned detail(struct kvfi_text *out, unsigned code, const struct kvfi_t
     return code;
 }
 
-static unsigned refuse_engine(struct kvfi_text *out, const struct worker *worker, const char *known)
+static unsigned refuse_engine(struct kvfi_text *out, const struct kvfi_bootstrap_worker *worker, const char *known)
 {
     struct kvfi_text sentence = {0};
     unsigned code;
@@ -182,7 +178,7 @@ static unsigned refuse_engine(struct kvfi_text *out, const struct worker *worker
     return code;
 }
 
-static unsigned refuse_slot(struct kvfi_text *out, const struct worker *worker, const char *known)
+static unsigned refuse_slot(struct kvfi_text *out, const struct kvfi_bootstrap_worker *worker, const char *known)
 {
     struct kvfi_text sentence = {0};
     unsigned code;
@@ -205,34 +201,69 @@ static unsigned refuse_body(struct kvfi_text *out, const char *key)
     return 422;
 }
 
-static unsigned register_worker(struct kvfi_bootstrap *bootstrap, const struct worker *worker, struct kvfi_text *out)
+static unsigned refuse_unreadable(struct kvfi_text *out)
 {
-    const struct kvfi_bootstrap_node *dp = find_child(&bootstrap->root, worker->dp);
-    const struct kvfi_bootstrap_node *pp = find_child(find_child(dp, worker->tp), worker->pp);
+    kvfi_text_append(out, "{\"detail\":\"There was an error parsing the body\"}");
+    return 400;
+}
 
-    if (dp && strcmp(dp->text, worker->engine_id) != 0) return refuse_engine(out, worker, dp->text);
-    if (pp && strcmp(pp->text, worker->address) != 0) return refuse_slot(out, worker, pp->text);
-    if (!pp && (bootstrap->worker_count >= bootstrap->max_workers || !add_worker(bootstrap, worker))) {
-        kvfi_text_append(out, "{\"detail\":\"registry is full\"}");
-        return 503;
-    }
+static unsigned accept(struct kvfi_text *out)
+{
     kvfi_text_append(out, "{\"status\":\"ok\"}");
     return 200;
+}
+
+static unsigned refuse_one_more(struct kvfi_text *out)
+{
+    kvfi_text_append(out, "{\"detail\":\"registry is full\"}");
+    return 503;
+}
+
+/** An engine with another id than is known: it waits until it can take that one's place as a whole. */
+static unsigned register_successor(struct kvfi_bootstrap *bootstrap, struct kvfi_bootstrap_node *engine,
+                                   const struct kvfi_bootstrap_worker *worker, struct kvfi_text *out)
+{
+    struct kvfi_bootstrap_node *successor = open_successor(bootstrap, engine, worker->engine_id);
+    const struct kvfi_bootstrap_node *pp = find_child(find_child(successor, worker->tp), worker->pp);
+
+    if (!successor) return refuse_one_more(out);
+    if (pp && strcmp(pp->text, worker->address) != 0) return refuse_slot(out, worker, pp->text);
+    if (!pp) {
+        if (bootstrap->worker_count >= bootstrap->max_workers || !add_to_engine(successor, worker))
+            return refuse_one_more(out);
+        bootstrap->worker_count++;
+    }
+    if (covers(successor, engine)) succeed(bootstrap, engine);
+    return accept(out);
+}
+
+static unsigned register_worker(struct kvfi_bootstrap *bootstrap, const struct kvfi_bootstrap_worker *worker,
+                                struct kvfi_text *out)
+{
+    struct kvfi_bootstrap_node *dp = find_child(&bootstrap->root, worker->dp);
+    const struct kvfi_bootstrap_node *pp = find_child(find_child(dp, worker->tp), worker->pp);
+
+    if (dp && strcmp(dp->text, worker->engine_id) != 0)
+        return bootstrap->replaces ? register_successor(bootstrap, dp, worker, out)
+                                   : refuse_engine(out, worker, dp->text);
+    if (pp && strcmp(pp->text, worker->address) != 0) return refuse_slot(out, worker, pp->text);
+    if (!pp && (bootstrap->worker_count >= bootstrap->max_workers || !add_worker(bootstrap, worker)))
+        return refuse_one_more(out);
+    return accept(out);
 }
 
 unsigned kvfi_bootstrap_register(struct kvfi_bootstrap *bootstrap, const char *body, size_t body_bytes,
                                  struct kvfi_text *out)
 {
-    const struct kvfi_json_source source = {.name = "request body", .text = body ? body : "", .text_bytes = body_bytes};
-    struct worker worker;
-    json_t *json = NULL;
-    const char *bad;
+    struct kvfi_bootstrap_body read;
     unsigned code;
 
-    if (kvfi_json_load(&source, &limits, &json) != KVF_OK) return refuse_body(out, NULL);
-    bad = read_worker(json, &worker);
-    code = bad ? refuse_body(out, bad) : register_worker(bootstrap, &worker, out);
-    json_decref(json);
+    switch (kvfi_bootstrap_read(body ? body : "", body_bytes, &read)) {
+    case KVFI_BOOTSTRAP_READ: code = register_worker(bootstrap, &read.worker, out); break;
+    case KVFI_BOOTSTRAP_UNREADABLE: code = refuse_unreadable(out); break;
+    default: code = refuse_body(out, read.bad_key);
+    }
+    kvfi_bootstrap_body_fini(&read);
     return code;
 }
 

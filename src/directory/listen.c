@@ -43,9 +43,10 @@ static enum kvf_status split_address(const char *listen, char host[HOST_BYTES], 
 static int try_address(const struct addrinfo *address)
 {
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    int one = 1, cause;
+    int one = 1, zero = 0, cause;
 
     if (fd < 0) return -1;
+    if (address->ai_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
         bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
         return fd;

@@ -41,6 +41,7 @@ struct exchange {
     size_t discarded_bytes; /* of a body that is too long */
     unsigned refused;       /* 413 or 503 once the body cannot be taken */
     int64_t answer_bytes;   /* of an answer that the client has yet to read */
+    bool closes;            /* the connection ends with the answer: as stock servers do with HTTP/1.0 */
 };
 
 void kvf_directory_options_init(struct kvf_directory_options *options, size_t size)
@@ -94,7 +95,8 @@ static bool has_room(struct kvf_directory *directory, int64_t bytes)
 
 /* ---- requests ---- */
 
-static enum MHD_Result queue_answer(struct MHD_Connection *connection, struct kvfi_service_answer *answer)
+static enum MHD_Result queue_answer(struct MHD_Connection *connection, const struct exchange *exchange,
+                                    struct kvfi_service_answer *answer)
 {
     static const char out_of_memory[] = "{\"error\":\"out of memory for an answer\"}";
     struct MHD_Response *response;
@@ -113,15 +115,17 @@ static enum MHD_Result queue_answer(struct MHD_Connection *connection, struct kv
         if (!response) kvfi_text_fini(&answer->body);
     }
     if (!response) return MHD_NO;
-    MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, answer->content_type);
+    if (answer->content_type) MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, answer->content_type);
     if (answer->location) MHD_add_response_header(response, MHD_HTTP_HEADER_LOCATION, answer->location);
     if (answer->allow) MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, answer->allow);
+    if (exchange->closes) MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
     result = MHD_queue_response(connection, answer->code, response);
     MHD_destroy_response(response);
     return result;
 }
 
-static enum MHD_Result refuse(struct kvf_directory *directory, struct MHD_Connection *connection, unsigned code)
+static enum MHD_Result refuse(struct kvf_directory *directory, struct MHD_Connection *connection,
+                              const struct exchange *exchange, unsigned code)
 {
     struct kvfi_service_answer answer;
     struct kvf_error error;
@@ -132,7 +136,7 @@ static enum MHD_Result refuse(struct kvf_directory *directory, struct MHD_Connec
         kvfi_fail(&error, KVF_ERR_LIMIT, "directory is busy with %" PRId64 " bytes of requests and answers",
                   directory->bodies_bytes);
     kvfi_service_refuse(&directory->service, code, error.text, &answer);
-    return queue_answer(connection, &answer);
+    return queue_answer(connection, exchange, &answer);
 }
 
 static void take_body(struct kvf_directory *directory, struct exchange *exchange, const char *bytes, size_t byte_count)
@@ -155,25 +159,33 @@ static void take_body(struct kvf_directory *directory, struct exchange *exchange
     if (exchange->body.failed) exchange->refused = 503;
 }
 
-static enum MHD_Result finish(struct kvf_directory *directory, struct MHD_Connection *connection, const char *path,
+/** The path of a request's target, which may be a whole URL. */
+static const char *path_of(const char *url)
+{
+    const char *slash = strncmp(url, "http://", 7) == 0 ? strchr(url + 7, '/') : url;
+
+    return slash ? slash : "/";
+}
+
+static enum MHD_Result finish(struct kvf_directory *directory, struct MHD_Connection *connection, const char *url,
                               const char *method, struct exchange *exchange)
 {
     struct kvfi_service_answer answer;
     struct kvfi_service_request request = {
-        .method = method, .path = path, .body = exchange->body.bytes, .body_bytes = exchange->body.count,
+        .method = method, .path = path_of(url), .body = exchange->body.bytes, .body_bytes = exchange->body.count,
         .instance = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "instance"),
         .content_type = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_TYPE),
         .now_ns = kvfi_now_ns()};
 
-    if (exchange->refused) return refuse(directory, connection, exchange->refused);
+    if (exchange->refused) return refuse(directory, connection, exchange, exchange->refused);
     kvfi_service_answer(&directory->service, &request, &answer);
     if (!has_room(directory, (int64_t)answer.body.capacity)) {
         kvfi_text_fini(&answer.body);
-        return refuse(directory, connection, 503);
+        return refuse(directory, connection, exchange, 503);
     }
     exchange->answer_bytes = (int64_t)answer.body.capacity;
     hold(directory, exchange, exchange->answer_bytes);
-    return queue_answer(connection, &answer);
+    return queue_answer(connection, exchange, &answer);
 }
 
 /** A declared length far above the bound is not worth reading to its end. */
@@ -191,14 +203,14 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
     struct kvf_directory *directory = context;
     struct exchange *exchange = *request_context;
 
-    (void)version;
     if (!exchange) {
         exchange = calloc(1, sizeof *exchange);
         *request_context = exchange;
         if (!exchange) return MHD_NO;
         exchange->guest = guest_of(connection);
+        exchange->closes = strcmp(version, MHD_HTTP_VERSION_1_0) == 0;
         kvfi_crowd_renew(&directory->crowd, exchange->guest, kvfi_now_ns());
-        return is_hopeless(connection) ? refuse(directory, connection, 413) : MHD_YES;
+        return is_hopeless(connection) ? refuse(directory, connection, exchange, 413) : MHD_YES;
     }
     if (*upload_data_bytes == 0) return finish(directory, connection, url, method, exchange);
     take_body(directory, exchange, upload_data, *upload_data_bytes);
@@ -250,9 +262,12 @@ static enum kvf_status check_options(const struct kvf_directory_options *options
     if (options->max_ranks < 1 || options->max_ranks > INT64_C(16777216))
         return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "directory: max_ranks is %" PRId64
                          ", expected 1 to 16777216", options->max_ranks);
-    if (options->flags & ~(uint64_t)KVF_DIRECTORY_VLLM_BOOTSTRAP)
-        return kvfi_fail(error, KVF_ERR_NEWER_OPTION, "directory: flags are %#" PRIx64 ", this library knows 0x1",
+    if (options->flags & ~(uint64_t)(KVF_DIRECTORY_VLLM_BOOTSTRAP | KVF_DIRECTORY_VLLM_REPLACE))
+        return kvfi_fail(error, KVF_ERR_NEWER_OPTION, "directory: flags are %#" PRIx64 ", this library knows 0x3",
                          options->flags);
+    if (options->flags == KVF_DIRECTORY_VLLM_REPLACE)
+        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT,
+                         "directory: flags are 0x2, expected 0x1 with it: nothing is served that it applies to");
     return KVF_OK;
 }
 
@@ -298,6 +313,7 @@ enum kvf_status kvf_directory_open(const struct kvf_directory_options *options, 
     kvfi_registry_init(&directory->service.registry, own.lease_ns, own.max_ranks, wall_clock_us());
     kvfi_bootstrap_init(&directory->service.bootstrap, own.max_ranks);
     directory->service.with_bootstrap = own.flags & KVF_DIRECTORY_VLLM_BOOTSTRAP;
+    directory->service.bootstrap.replaces = own.flags & KVF_DIRECTORY_VLLM_REPLACE;
     directory->service.opened_ns = kvfi_now_ns();
     directory->crowd.limit = crowd_limit();
     status = start(directory, &own, error);

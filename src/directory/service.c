@@ -180,12 +180,20 @@ static void answer_metrics(struct kvfi_service *service, const struct kvfi_servi
 
 /* ---- vLLM's bootstrap ---- */
 
+/** application/json, or application/...+json. */
 static bool is_json_type(const char *content_type)
 {
+    static const char application[] = "application/";
     size_t media_bytes = content_type ? strcspn(content_type, "; ") : 0;
+    const char *subtype;
+    size_t subtype_bytes;
 
-    return !content_type || (media_bytes == 16 && strncasecmp(content_type, "application/json", 16) == 0) ||
-           (media_bytes > 5 && strncasecmp(content_type + media_bytes - 5, "+json", 5) == 0);
+    if (media_bytes < sizeof application || strncasecmp(content_type, application, sizeof application - 1) != 0)
+        return false;
+    subtype = content_type + sizeof application - 1;
+    subtype_bytes = media_bytes - (sizeof application - 1);
+    return (subtype_bytes == 4 && strncasecmp(subtype, "json", 4) == 0) ||
+           (subtype_bytes >= 5 && strncasecmp(subtype + subtype_bytes - 5, "+json", 5) == 0);
 }
 
 static void answer_bootstrap_register(struct kvfi_service *service, const struct kvfi_service_request *request,
@@ -236,7 +244,7 @@ static size_t find_route(const struct kvfi_service *service, const char *path)
     return found;
 }
 
-/** With the bootstrap endpoints come that server's manners: its word for an error, and a way round a stray slash. */
+/** With the bootstrap endpoints come that server's manners: its word for an error, and a way round stray slashes. */
 static void answer_no_route(const struct kvfi_service *service, const struct kvfi_service_request *request,
                             struct kvfi_service_answer *answer)
 {
@@ -248,10 +256,12 @@ static void answer_no_route(const struct kvfi_service *service, const struct kvf
     answer->body.count = 0;
     for (size_t i = KVFI_ENDPOINT_BOOTSTRAP_REGISTER; i <= KVFI_ENDPOINT_BOOTSTRAP_QUERY; i++) {
         size_t path_bytes = strlen(routes[i].path);
+        const char *rest = request->path + path_bytes;
 
-        if (strncmp(request->path, routes[i].path, path_bytes) != 0 || strcmp(request->path + path_bytes, "/") != 0)
+        if (strncmp(request->path, routes[i].path, path_bytes) != 0 || rest[0] != '/' || rest[strspn(rest, "/")])
             continue;
         answer->code = 307;
+        answer->content_type = NULL;
         answer->location = routes[i].path;
         return;
     }

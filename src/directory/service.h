@@ -47,7 +47,7 @@ struct kvfi_service_request {
 
 struct kvfi_service_answer {
     unsigned code;            /* of HTTP */
-    const char *content_type; /* constant */
+    const char *content_type; /* constant; NULL for an answer without a body */
     const char *allow;        /* with 405: the method there is; constant */
     const char *location;     /* with 307: where instead; constant */
     struct kvfi_text body;    /* owned; kvfi_text_fini */

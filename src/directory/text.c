@@ -53,22 +53,42 @@ void kvfi_text_appendf(struct kvfi_text *text, const char *format, ...)
     kvfi_text_append(text, piece);
 }
 
+/** How JSON spells an ASCII character that it cannot hold as it is; NULL for others. */
+static const char *escape_of(unsigned char character, char out[8])
+{
+    static const char letters[] = "\bb\tt\nn\ff\rr\"\"\\\\";
+
+    for (const char *at = letters; *at; at += 2) {
+        if ((unsigned char)*at != character) continue;
+        snprintf(out, 8, "\\%c", at[1]);
+        return out;
+    }
+    if (character >= 0x20) return NULL;
+    snprintf(out, 8, "\\u%04x", character);
+    return out;
+}
+
+/** Bytes of the UTF-8 character at the start, controls too; 0 when it is none. */
+static size_t character_bytes(const char *at, size_t left)
+{
+    size_t bytes = (unsigned char)*at < 0x80 ? 1 : kvfi_text_character(at, left);
+
+    return bytes == 0 && left > 1 && kvfi_text_is_utf8(at, 2) ? 2 : bytes;
+}
+
 void kvfi_text_append_json(struct kvfi_text *text, const char *value)
 {
     size_t byte_count = strlen(value), at = 0;
+    char escape[8];
 
     kvfi_text_append(text, "\"");
     while (at < byte_count) {
-        size_t character = kvfi_text_character(value + at, byte_count - at);
+        size_t character = character_bytes(value + at, byte_count - at);
 
-        if (character == 0) {
-            kvfi_text_append(text, "?");
-            character = 1;
-        } else {
-            if (value[at] == '"' || value[at] == '\\') kvfi_text_append(text, "\\");
-            kvfi_text_append_bytes(text, value + at, character);
-        }
-        at += character;
+        if (character == 0) kvfi_text_append(text, "?");
+        else if (escape_of((unsigned char)value[at], escape)) kvfi_text_append(text, escape);
+        else kvfi_text_append_bytes(text, value + at, character);
+        at += character ? character : 1;
     }
     kvfi_text_append(text, "\"");
 }

@@ -72,10 +72,13 @@ enum kvf_status kvfi_json_load(const struct kvfi_json_source *source, const stru
 {
     enum kvf_status status = check_bounds(source, limits);
     json_error_t story;
+    size_t flags = 0;
     json_t *root;
 
     if (status != KVF_OK) goto done;
-    root = json_loadb(source->text, source->text_bytes, JSON_REJECT_DUPLICATES, &story);
+    flags |= limits->takes_duplicates ? 0 : JSON_REJECT_DUPLICATES;
+    flags |= limits->takes_zeros ? JSON_ALLOW_NUL : 0;
+    root = json_loadb(source->text, source->text_bytes, flags, &story);
     if (root) {
         *out = root;
     } else if (json_error_code(&story) == json_error_out_of_memory || story.text[0] == '\0') {

@@ -4,6 +4,7 @@
 #define KVFI_LAYOUT_JSON_SOURCE_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,6 +16,8 @@ struct kvfi_json_limits {
     size_t max_depth;      /**< of arrays and objects inside each other */
     size_t max_containers; /**< arrays and objects in all */
     size_t max_values;     /**< members and items in all */
+    bool takes_duplicates; /**< of several members with one name the last counts; else they are refused */
+    bool takes_zeros;      /**< texts may hold \u0000; else they are refused */
 };
 
 /** The limits of layout files: they leave room for the largest layout spelled out. */
@@ -29,7 +32,7 @@ struct kvfi_json_source {
     struct kvf_error *error; /**< the caller's; may be NULL */
 };
 
-/** Checks the bounds, then parses; duplicate keys are refused.
+/** Checks the bounds, then parses.
  *  @param out  a new reference (json_decref)
  *  @return KVF_OK; KVF_ERR_LIMIT; KVF_ERR_PARSE with line, column and error->position; KVF_ERR_NO_MEMORY */
 enum kvf_status kvfi_json_load(const struct kvfi_json_source *source, const struct kvfi_json_limits *limits,

@@ -126,8 +126,8 @@ enum kvf_status kvf_vllm_bootstrap_address(const struct kvf_vllm_config *config,
     }
     bytes = found ? strlen(found) : 0;
     if (bytes == 0 || bytes >= host_bytes)
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "deployment: %s has %zu bytes, expected 1 to %zu", name, bytes,
-                         host_bytes - 1);
+        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "deployment: %s has %zu bytes, expected 1 to %zu", name,
+                         bytes, host_bytes - 1);
     memcpy(host, found, bytes + 1);
     *port = config ? (int32_t)config->bootstrap_port : DEFAULT_PORT;
     return KVF_OK;

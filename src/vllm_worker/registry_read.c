@@ -17,7 +17,7 @@
 
 static const struct kvfi_json_limits limits = {.max_bytes = KVFI_VLLM_MAX_ANSWER_BYTES, .max_depth = 16,
                                                .max_containers = 4 * KVFI_VLLM_MAX_WORKERS,
-                                               .max_values = 8 * KVFI_VLLM_MAX_WORKERS};
+                                               .max_values = 8 * KVFI_VLLM_MAX_WORKERS, .takes_zeros = true};
 
 /** What is being read. */
 struct reader {
