@@ -200,8 +200,8 @@ static enum kvf_status run_commit(kvf_vllm_worker *worker, void *argument, struc
     worker->regions = asked->regions;
     worker->has_opaque_row = asked->has_opaque_row;
     worker->layout_id = 0;
-    while (worker->options.layout_ids && worker->layout_id == 0)
-        worker->layout_id = kvfi_random_u64() >> 1; /* a signed reader takes it, too */
+    if (worker->options.layout_ids)
+        worker->layout_id = kvfi_random_u64() >> 1 | 1; /* as upstream draws it: 63 bits, odd, so never 0 */
     worker->asleep = false;
     worker->registered = !asked->serve; /* else once it serves */
     worker->changing = asked->serve;
