@@ -78,9 +78,9 @@ static void run_spoiled(struct prop_case *c, struct totals *totals)
 /* Enough cases have something of everything. */
 static void report(struct totals *totals)
 {
-    printf("%lld cases, %lld failed, %lld bytes, %lld with nothing to move; %lld merge regions, %lld cut heads, %lld have "
-           "ranks that do not send, %lld are refused for nameless rows\n", totals->cases, totals->failed, totals->bytes,
-           totals->empty, totals->merged, totals->cut, totals->idle, totals->refused);
+    printf("%lld cases, %lld failed, %lld bytes, %lld with nothing to move; %lld merge regions, %lld cut heads, %lld "
+           "have ranks that do not send, %lld are refused for nameless rows\n", totals->cases, totals->failed,
+           totals->bytes, totals->empty, totals->merged, totals->cut, totals->idle, totals->refused);
     if (totals->cases >= 1000 && (!totals->merged || !totals->cut || !totals->idle || !totals->refused ||
                                   totals->refused * 4 > totals->cases || totals->empty * 4 > totals->cases)) {
         printf("FAILED: too few cases have something of it\n");
