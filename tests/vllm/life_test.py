@@ -434,6 +434,21 @@ class Consuming(Case):
             for worker in producers.ranks:
                 worker.kill()
 
+    def test_a_producer_that_has_forgotten_layouts(self):
+        """kvferry's, started anew at the same address: it says so, and is sent the arrays."""
+        model, port = Model(), 0
+        consumers = PythonConsumers(self, Instance(model, "d"))
+        rank, moves = consumers.ranks[0], []
+        for number in range(3):
+            producers = KvferryProducers(self, Instance(model, "p"), side_port=port)
+            moves += [self.move(producers, consumers) for _ in range(2)]
+            self.assertEqual(rank.misses, number)
+            address = producers.ranks[0].ready["side_channel"]
+            self.assertIn(address, rank.acknowledged)
+            port = int(address.rsplit(":", 1)[1])
+            producers.ranks[0].kill()
+        self.right(consumers, moves)
+
     def test_the_blocks_are_named(self):
         """What failed is told with its transfer, and guards stay where nothing was written."""
         producers, consumers = self.sides()
@@ -442,7 +457,29 @@ class Consuming(Case):
         consumers.request(producers, move)
         consumers.failure(move)
         self.assertTrue((numpy.asarray(consumers.memory(0)) == peer.pattern.GUARD).all())
-        self.assertEqual(consumers.ranks[0].all("failed")[0]["transfer_id"], move.transfer)
+        worker = consumers.ranks[0]
+        self.assertEqual(worker.all("failed")[0]["transfer_id"], move.transfer)
+        over = worker.event("finished")
+        self.assertEqual(over["finished_recving"], [move.d_req])
+        self.assertEqual(over["invalid_blocks"], sorted(move.dst[0]))
+        self.assertNotIn("failed_recving", over)
+
+    def test_requests_are_named_where_blocks_say_too_little(self):
+        """With several groups a block id means nothing alone."""
+        model = Model(groups=[[0, 1], [2, 3]])
+        producers = PythonProducers(self, Instance(model, "p"))
+        consumers = KvferryConsumers(self, Instance(model, "d"))
+        good = self.move(producers, consumers)
+        bad = self.plan(producers, consumers, 2, wants=[2, 3])
+        producers.offer(bad)
+        consumers.request(producers, bad)
+        consumers.failure(bad)
+        worker = consumers.ranks[0]
+        worker.until(lambda: len(worker.all("finished")) == 2, "what is over")
+        over = worker.all("finished")
+        self.assertEqual([row["finished_recving"] for row in over], [[good.d_req], [bad.d_req]])
+        self.assertEqual(over[1]["failed_recving"], [bad.d_req])
+        self.assertNotIn("invalid_blocks", over[1])
 
 
 if __name__ == "__main__":

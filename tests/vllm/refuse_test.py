@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What kvferry's workers refuse, and with which words: pulls, registries, addresses."""
 import copy
+import re
 import socket
+import subprocess
+import types
 import unittest
 
 import msgpack
@@ -13,7 +16,7 @@ import peer
 import wire
 from model import Instance, Model, Rank
 from registry import http_request
-from scene import Case, KvferryConsumers, KvferryProducers, PythonConsumers, PythonProducers
+from scene import Case, KVFERRY, KvferryConsumers, KvferryProducers, PythonConsumers, PythonProducers
 
 SOON = peer.PATIENCE / 2
 TEXT = "model.layers.%d.self_attn"
@@ -239,6 +242,25 @@ class Serving(Case):
         self.assertEqual(http_request("GET", url, "/register"), (405, {"detail": "Method Not Allowed"}))
         consumers = PythonConsumers(self, Instance(Model(), "d"))
         self.right(consumers, [self.move(producers, consumers)])
+
+
+class Standalone(Case):
+    """`kvferry directory --vllm` as the registry of both kinds."""
+
+    def test_both_kinds(self):
+        popen = subprocess.Popen([KVFERRY, "directory", "--vllm", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE,
+                                 text=True)
+        self.addCleanup(popen.stdout.close)
+        self.addCleanup(popen.wait)
+        self.addCleanup(popen.kill)
+        registry = types.SimpleNamespace(url=re.search(r"http://\S+", popen.stdout.readline()).group(0))
+        model = Model()
+        sides = [KvferryProducers(self, Instance(model, "a", tp=2), registry, dp_rank=0),
+                 PythonProducers(self, Instance(model, "b", tp=4), registry, dp_rank=1)]
+        self.assertEqual(list(http_request("GET", registry.url, "/query")[1]), ["0", "1"])
+        for kind in (PythonConsumers, KvferryConsumers):
+            consumers = kind(self, Instance(model, "d", tp=2))
+            self.right(consumers, [self.move(producers, consumers) for producers in sides])
 
 
 class Querying(Case):
