@@ -101,6 +101,18 @@ bool json_take_text(struct json_take *take, const json_t *object, const char *ke
     return true;
 }
 
+/** Says which words there are. */
+static bool wrong_word(struct json_take *take, const char *key, const char *text, const char *const *words)
+{
+    char list[256];
+    size_t used = 0;
+    if (words[2] == NULL)
+        return json_take_wrong(take, key, "\"%.60s\" is neither \"%s\" nor \"%s\"", text, words[0], words[1]);
+    for (size_t i = 0; words[i] != NULL && used < sizeof(list); i++)
+        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s\"%s\"", i > 0 ? ", " : "", words[i]);
+    return json_take_wrong(take, key, "\"%.60s\" is none of %s", text, list);
+}
+
 bool json_take_word(struct json_take *take, const json_t *object, const char *key, const char *const *words, int *out)
 {
     const char *text = NULL;
@@ -112,8 +124,7 @@ bool json_take_word(struct json_take *take, const json_t *object, const char *ke
             return true;
         }
     }
-    return text == NULL ||
-           json_take_wrong(take, key, "\"%.60s\" is neither \"%s\" nor \"%s\"", text, words[0], words[1]);
+    return text == NULL || wrong_word(take, key, text, words);
 }
 
 bool json_take_seconds(struct json_take *take, const json_t *object, const char *key, int64_t *out_ns)

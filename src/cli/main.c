@@ -8,7 +8,7 @@
 
 static const struct cli_command *const commands[] = {
     &cli_demo_command,    &cli_layout_command, &cli_plan_command,   &cli_directory_command,
-    &cli_prefill_command, &cli_decode_command, &cli_trtllm_command, &cli_mooncake_command,
+    &cli_prefill_command, &cli_decode_command, &cli_trtllm_command, &cli_vllm_command, &cli_mooncake_command,
     &cli_demo_worker_command,
 };
 static const size_t command_count = sizeof(commands) / sizeof(commands[0]);
