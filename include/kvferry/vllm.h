@@ -238,7 +238,8 @@ struct kvf_vllm_producer_spec {
     int64_t kernel_blocks_per_block; /**< default 1 */
     struct kvf_vllm_arrays regions;  /**< its own. The last three arrays may be missing */
     int64_t max_prepared;            /**< layouts of peers that are remembered, refusals too; default 1024, least
-                                          recently used out. As many again by their layout ids */
+                                          recently used out. As many again by their layout ids. Of either at most
+                                          256 MiB, and none that takes a quarter of it */
 };
 
 /** Fills `spec` with the defaults. `size` is sizeof(struct kvf_vllm_producer_spec) as the caller compiled it. */
@@ -316,14 +317,19 @@ struct kvf_vllm_descriptor {
 typedef struct kvf_vllm_write kvf_vllm_write;
 
 /** Binds a request's block ids, logical and per transferred group, of both sides. With more ids on the producer's side
- *  its last ones are used; recurrent groups ignore id 0; nothing on the consumer's side means nothing to copy.
- *  @param out  returned to the caller (free with kvf_vllm_write_destroy); NULL inside when nothing is to be copied.
- *              It keeps the pair alive.
- *  @return KVF_OK; KVF_ERR_IDS "KV group count mismatch" or "P num blocks less than D", and for ids below 0;
- *          KVF_ERR_OUT_OF_RANGE (an address past the end of all addresses); KVF_ERR_INCOMPATIBLE "Transfer region
- *          references a missing KV group.", "Shared packed region is missing its group ids."; KVF_ERR_LIMIT;
- *          KVF_ERR_NO_MEMORY
- *  Cost: one step per run of adjacent ids and distinct list of ids, not per region. Any thread. */
+ *  its last ones are used; recurrent groups ignore id 0; nothing on the consumer's side means nothing to copy. Ids may
+ *  repeat and regions may overlap: as upstream, this side does not judge where its peer wants its bytes (see
+ *  kvf_vllm_write_check).
+ *  @param out  returned to the caller (free with kvf_vllm_write_destroy); NULL inside when nothing is to be copied,
+ *              which all calls below take as a write of 0 bytes. It keeps the pair alive.
+ *  @return KVF_OK. What fails this request alone: KVF_ERR_IDS "KV group count mismatch" or "P num blocks less than D",
+ *          and for ids below 0; KVF_ERR_OUT_OF_RANGE (an address past the end of all addresses); KVF_ERR_LIMIT
+ *          (16,777,216 kernel blocks of a group; 1 GiB of runs); KVF_ERR_OVERFLOW; KVF_ERR_NO_MEMORY. What upstream
+ *          raises, so that the whole pull is answered by ERROR: KVF_ERR_INCOMPATIBLE "Transfer region references a
+ *          missing KV group.", "Shared packed region is missing its group ids.", "Destination transfer region exceeds
+ *          remote KV block size.", ids of more groups than the producer transfers
+ *  Cost: a look at every id, then one step per run of adjacent ids, for each pairing of a list of ids with a shape of
+ *  region; a few additions per region. Any thread. */
 KVF_API enum kvf_status kvf_vllm_write_create(const kvf_vllm_prepared *prepared, const struct kvf_vllm_ids *producer,
                                               size_t producer_groups, const struct kvf_vllm_ids *consumer,
                                               size_t consumer_groups, kvf_vllm_write **out, struct kvf_error *error);
@@ -337,8 +343,10 @@ KVF_API int64_t kvf_vllm_write_count(const kvf_vllm_write *write);
  *  time. */
 KVF_API size_t kvf_vllm_write_next(kvf_vllm_write *write, struct kvf_vllm_descriptor *out, size_t capacity);
 
-/** Checks that every byte lies inside one of `memory` on the side asked (0 producer, 1 consumer), without expanding.
- *  @return KVF_OK; KVF_ERR_OUT_OF_RANGE naming layer, block, address and the nearest memory */
+/** Checks that every descriptor lies inside one of `memory` on the side asked (0 producer, 1 consumer), without
+ *  expanding: one look per region whose blocks are all in one memory, else one per run of adjacent blocks.
+ *  @return KVF_OK; KVF_ERR_OUT_OF_RANGE naming layer, block, address and the nearest memory; KVF_ERR_INVALID_ARGUMENT;
+ *          KVF_ERR_NO_MEMORY */
 KVF_API enum kvf_status kvf_vllm_write_check(const kvf_vllm_write *write, int side,
                                              const struct kvf_vllm_storage *memory, size_t memory_count,
                                              struct kvf_error *error);

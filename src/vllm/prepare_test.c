@@ -338,6 +338,49 @@ static void test_least_recently_used_goes(void **state)
     kvf_vllm_producer_destroy(producer);
 }
 
+/* Bounded in bytes as well: a peer with a large layout drives out others, one that is too large is not kept. */
+static void test_bytes_are_bounded(void **state)
+{
+    kvf_vllm_prepared *prepared;
+    struct kvfi_vllm_memo memo;
+    struct kvfi_vllm_key key;
+    struct pair_kit kit;
+    size_t one;
+
+    (void)state;
+    build(&kit, &plain);
+    prepared = pair_kit_pair(&kit);
+    assert_int_equal(kvfi_vllm_memo_init(&memo, 100, SIZE_MAX, NULL), KVF_OK);
+    kvfi_vllm_key_init(&key, &kit.peer, false);
+    kvfi_vllm_memo_put(&memo, &key, prepared);
+    one = memo.bytes;
+    assert_true(one > key.bytes);
+    kvfi_vllm_memo_put(&memo, &key, prepared); /* in place of itself */
+    assert_int_equal(memo.count, 1);
+    assert_int_equal(memo.bytes, one);
+    kvfi_vllm_memo_fini(&memo);
+
+    assert_int_equal(kvfi_vllm_memo_init(&memo, 100, 5 * one, NULL), KVF_OK);
+    for (int64_t i = 0; i < 50; i++) {
+        kit.peer.port = i;
+        kvfi_vllm_key_init(&key, &kit.peer, false);
+        kvfi_vllm_memo_put(&memo, &key, prepared);
+        assert_int_equal(memo.count, i < 5 ? i + 1 : 5);
+        assert_int_equal(memo.bytes, memo.count * one);
+        assert_ptr_equal(kvfi_vllm_memo_find(&memo, &key), prepared);
+    }
+    kit.peer.port = 44; /* driven out */
+    kvfi_vllm_key_init(&key, &kit.peer, false);
+    assert_null(kvfi_vllm_memo_find(&memo, &key));
+    kvfi_vllm_memo_fini(&memo);
+
+    assert_int_equal(kvfi_vllm_memo_init(&memo, 100, 4 * one - 1, NULL), KVF_OK);
+    kvfi_vllm_memo_put(&memo, &key, prepared);
+    assert_int_equal(memo.count, 0);
+    kvfi_vllm_memo_fini(&memo);
+    kvf_vllm_prepared_release(prepared);
+}
+
 /* Every part of a peer is part of its key. */
 static void test_keys_tell_all_apart(void **state)
 {
@@ -445,6 +488,7 @@ int main(void)
         cmocka_unit_test(test_own_arrays),
         cmocka_unit_test(test_layout_ids),
         cmocka_unit_test(test_least_recently_used_goes),
+        cmocka_unit_test(test_bytes_are_bounded),
         cmocka_unit_test(test_keys_tell_all_apart),
         cmocka_unit_test(test_refuses_what_no_producer_is),
         cmocka_unit_test(test_refuses_missing_arguments),

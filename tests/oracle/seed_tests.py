@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Finds each of upstream's tests that a list names: a C test function of that name that is also run, or a row that
-starts with the name; a leading "peer_registrar_" may be left out. Prints the ones that are missing. Exit status: 0 all
-there, 1 not.
+"""Finds each of upstream's tests that a list names: a C test function of that name, with or without "test_" before it,
+that is also run, or a row that starts with the name; a leading "peer_registrar_" may be left out. Prints the ones that
+are missing. Exit status: 0 all there, 1 not.
 
     seed_tests.py SOURCE_ROOT NAMES.txt COUNT FOLDER...
 
@@ -21,7 +21,7 @@ def main():
     missing = []
     for name in names:
         either = f"(?:{name}|{name.removeprefix('peer_registrar_')})"
-        run = re.compile(rf"cmocka_unit_test\w*\(\s*test_{either}\b|\{{\s*\"{either}[\"( ]")
+        run = re.compile(rf"cmocka_unit_test\w*\(\s*(?:test_)?{either}\b|\{{\s*\"{either}[\"( ]")
         found = sorted(path.name for path, text in texts.items() if run.search(text))
         if found:
             print(f"{name}: {', '.join(found)}")
