@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every allocation of this tree's own code is refused once, in turn, while a worker registers and asks: each request ends
- * in one callback or was refused at once, and the next one works. */
+/* Every allocation of this tree's own code is refused once, in turn, while a worker registers and asks: each request
+ * ends in one callback or was refused at once, and the next one works. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
