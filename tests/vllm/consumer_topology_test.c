@@ -340,9 +340,9 @@ static void keeps_an_engine_that_its_registry_forgot(void **state)
     receive(&scene.dec, &scene.prod, "a");
     snprintf(url, sizeof url, "%s", scene.reg.url);
     reg_close(&scene.reg);
+    scene.dec.bootstrap = url;
     receive(&scene.dec, &scene.prod, "b"); /* none there */
     reg_open_at(&scene.reg, url);
-    scene.dec.bootstrap = scene.reg.url;
     receive(&scene.dec, &scene.prod, "c"); /* empty */
     scene_close(&scene);
 }
