@@ -3,7 +3,7 @@
 #include "vllm_worker/consume.h"
 
 #include <stdlib.h>
-#include <string.h>
+#include <sys/resource.h>
 
 #include "base/array.h"
 #include "base/error.h"
@@ -36,7 +36,7 @@ void kvfi_vllm_order_free(struct kvfi_vllm_order *order)
 /* Connections got free: those that wait for one have their turn. */
 static void serve_queue(struct kvfi_vllm_consumer *consumer)
 {
-    while (consumer->queue.head != NULL && consumer->connections < KVFI_VLLM_MAX_FETCHES) {
+    while (consumer->queue.head != NULL && consumer->connections < consumer->most_connections) {
         struct kvfi_vllm_fetch *fetch = consumer->queue.head;
 
         kvfi_vllm_fetch_connect(fetch);
@@ -68,6 +68,17 @@ static void on_ready(void *owner, struct kvfi_watch *watch)
     kvfi_channel_dispatch(worker->consumer->channel, &kvfi_vllm_consumer_dialect, worker);
 }
 
+/* Half of the process's descriptors are left to others. */
+static size_t most_connections(void)
+{
+    struct rlimit files;
+    size_t most = KVFI_VLLM_MAX_FETCHES;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur / 2 / KVFI_VLLM_FETCH_FDS < most)
+        most = (size_t)(files.rlim_cur / 2 / KVFI_VLLM_FETCH_FDS);
+    return most < KVFI_VLLM_MIN_FETCHES ? KVFI_VLLM_MIN_FETCHES : most;
+}
+
 static enum kvf_status open_channel(kvf_vllm_worker *worker, struct kvfi_vllm_consumer *consumer,
                                     struct kvf_error *error)
 {
@@ -93,6 +104,7 @@ enum kvf_status kvfi_vllm_consumer_create(kvf_vllm_worker *worker, struct kvfi_v
         return kvfi_fail_memory(error, "the consumer half");
     *out = consumer; /* what is there is destroyed with the worker */
     consumer->watch.fd = -1;
+    consumer->most_connections = most_connections();
     if (!kvfi_table_init(&consumer->wants) || !kvfi_table_init(&consumer->remotes) ||
         !kvfi_table_init(&consumer->places) || !kvfi_table_init(&consumer->routes))
         return kvfi_fail_memory(error, "the consumer half");

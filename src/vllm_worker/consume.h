@@ -24,7 +24,9 @@
 enum {
     KVFI_VLLM_MAX_REMOTES = 4096,  /* engines that are remembered */
     KVFI_VLLM_MAX_PLACES = 65536,  /* addresses that are remembered */
-    KVFI_VLLM_MAX_FETCHES = 4096   /* connections at a time; further pulls wait */
+    KVFI_VLLM_MAX_FETCHES = 4096,  /* connections at a time; further pulls wait */
+    KVFI_VLLM_MIN_FETCHES = 16,    /* however few descriptors there are */
+    KVFI_VLLM_FETCH_FDS = 4        /* that one takes */
 };
 
 struct kvfi_vllm_order;
@@ -134,7 +136,8 @@ struct kvfi_vllm_consumer {
     struct kvfi_vllm_asker asker;
     bool asker_made;
     struct kvfi_vllm_fetch_list queue;       /* wait for a connection to get free */
-    size_t connections;
+    size_t connections, most_connections;
+    bool told_of_limit;
     struct kvfi_vllm_order *ended;           /* to be freed by the sweep */
     struct kvfi_vllm_want *over, *over_tail; /* to be collected */
     size_t over_count;

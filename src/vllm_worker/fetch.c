@@ -176,6 +176,19 @@ static void arm_connecting(struct kvfi_vllm_fetch *fetch)
                    kvfi_deadline_after(worker->options.connector_timeout_ns));
 }
 
+static void wait_in_queue(struct kvfi_vllm_fetch *fetch)
+{
+    struct kvfi_vllm_consumer *consumer = fetch->order->worker->consumer;
+
+    if (!consumer->told_of_limit)
+        kvfi_logf(&fetch->order->worker->log, KVF_LOG_WARN, "%zu pulls are out, at most %zu by the process's limit of "
+                  "descriptors (ulimit -n): further ones wait", consumer->connections, consumer->most_connections);
+    consumer->told_of_limit = true;
+    fetch->state = KVFI_VLLM_FETCH_WAITS;
+    kvfi_vllm_fetch_link(&consumer->queue, fetch);
+    kvfi_vllm_fetch_wait(fetch);
+}
+
 void kvfi_vllm_fetch_connect(struct kvfi_vllm_fetch *fetch)
 {
     struct kvfi_vllm_consumer *consumer = fetch->order->worker->consumer;
@@ -183,12 +196,10 @@ void kvfi_vllm_fetch_connect(struct kvfi_vllm_fetch *fetch)
     struct kvf_error error;
     enum kvf_status status = KVF_ERR_LIMIT;
 
-    if (consumer->connections < KVFI_VLLM_MAX_FETCHES)
+    if (consumer->connections < consumer->most_connections)
         status = kvfi_channel_connect(consumer->channel, fetch->place->endpoint, &fetch->route, &error);
     if (status == KVF_ERR_LIMIT && consumer->connections > 0) {
-        fetch->state = KVFI_VLLM_FETCH_WAITS;
-        kvfi_vllm_fetch_link(&consumer->queue, fetch);
-        kvfi_vllm_fetch_wait(fetch);
+        wait_in_queue(fetch);
         return;
     }
     if (status != KVF_OK) {

@@ -4,19 +4,29 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "consumer_kit.h"
 
 /* Hundreds of steps of one request each: as many connections at once. */
 static void fetches_hundreds_at_once(void **state)
 {
-    enum { STEPS = 300 };
+    enum { STEPS = 300, FILES = STEPS * 10 };
     struct ask *asks = calloc(STEPS, sizeof *asks);
+    struct rlimit files;
     struct scene scene;
     int received = 0;
 
     (void)state;
     assert_non_null(asks);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    if (files.rlim_cur < FILES) {
+        files.rlim_cur = FILES;
+        if (setrlimit(RLIMIT_NOFILE, &files) != 0) {
+            free(asks);
+            skip();
+        }
+    }
     scene_open(&scene);
     for (int i = 0; i < STEPS; i++) {
         char id[32];
@@ -44,6 +54,42 @@ static void fetches_hundreds_at_once(void **state)
     assert_int_equal(dec_stats(&scene.dec).requests_received, STEPS);
     assert_int_equal(dec_stats(&scene.dec).queries, 1);
     free(asks);
+    scene_close(&scene);
+}
+
+/* With few descriptors some pulls wait until others have ended; none is lost. */
+static void waits_for_descriptors(void **state)
+{
+    enum { STEPS = 100, FILES = 400 };
+    struct rlimit before, files;
+    struct scene scene;
+
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    files = before;
+    files.rlim_cur = FILES;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+    scene_open(&scene);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0); /* the producer is in this process, too */
+    for (int i = 0; i < STEPS; i++) {
+        char id[32];
+
+        snprintf(id, sizeof id, "s%d", i);
+        dec_pull(&scene.dec, id, i, 1);
+    }
+    while (dec_stats(&scene.dec).pulls_sent < FILES / 8)
+        dec_skip_event(&scene.dec);
+    dec_skip_event(&scene.dec);
+    assert_int_equal(dec_stats(&scene.dec).pulls_sent, FILES / 8);
+    for (int i = 0; i < STEPS; i++) {
+        struct ask ask;
+
+        prod_ask(&scene.prod, &ask);
+        prod_finish(&scene.prod, &ask, ask.pull.requests[0].d_req_id);
+        ask_close(&ask);
+    }
+    assert_int_equal(kvf_vllm_worker_shutdown(scene.dec.worker, 10 * KVFI_SECOND, NULL), KVF_OK);
+    assert_int_equal(dec_stats(&scene.dec).requests_received, STEPS);
     scene_close(&scene);
 }
 
@@ -271,6 +317,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fetches_hundreds_at_once),
+        cmocka_unit_test(waits_for_descriptors),
         cmocka_unit_test(fetches_a_thousand_in_one_step),
         cmocka_unit_test(takes_answers_in_any_order),
         cmocka_unit_test(closes_at_any_moment),
