@@ -164,7 +164,7 @@ void kvfi_vllm_place_renew(kvf_vllm_worker *worker, const char *address)
 
 void kvfi_vllm_place_destroy(kvf_vllm_worker *worker, struct kvfi_vllm_place *place)
 {
-    kvfi_vllm_place_unwatch(place);
+    kvfi_vllm_place_unwatch(place, true);
     kvfi_table_remove(&worker->consumer->places, &place->link);
     free(place->address);
     free(place);

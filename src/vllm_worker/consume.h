@@ -106,11 +106,12 @@ struct kvfi_vllm_place {
     uint64_t acknowledged;         /* the layout id that it has echoed; 0 = none */
     size_t uses;                   /* fetches */
     struct kvfi_vllm_fetch_list waiting; /* for the look-up */
-    struct kvfi_vllm_fetch_list lost;
+    struct kvfi_vllm_fetch_list connecting, lost;
     struct kvfi_watch probe;       /* settle_gone.c: fd -1 while none is under way */
     struct kvfi_timer probe_timer;
     int64_t probe_pause_ns;
-    int refusals;                  /* in a row, without a data connection */
+    int refusals;                  /* in a row */
+    int silent_refusals;           /* in a row, without a data connection */
 };
 
 /** An engine of producers. */
@@ -180,12 +181,12 @@ static inline bool kvfi_vllm_writer_over(const struct kvfi_writer *writer)
     return writer->state == KVFI_WRITER_DONE || writer->state == KVFI_WRITER_FAILED;
 }
 
-/* ---- settle_gone.c: workers that are lost ---------------------------------------------------------------------- */
+/* ---- settle_gone.c: workers that are lost, or cannot be reached -------------------------------------------------- */
 
-/** A fetch was lost: from now on its place is looked at until it is proven that its process is gone. */
-void kvfi_vllm_place_watch(struct kvfi_vllm_place *place);
-/** Nothing is lost there any more. */
-void kvfi_vllm_place_unwatch(struct kvfi_vllm_place *place);
+/** A fetch connects or was lost: after `pause_ns` its place is looked at, and again while there is one. */
+void kvfi_vllm_place_watch(struct kvfi_vllm_place *place, int64_t pause_ns);
+/** Stops that when none is left; `anyway`: all the same. */
+void kvfi_vllm_place_unwatch(struct kvfi_vllm_place *place, bool anyway);
 void kvfi_vllm_place_init_probe(struct kvfi_vllm_place *place);
 
 /* ---- agents.c: remotes ----------------------------------------------------------------------------------------- */
@@ -229,6 +230,8 @@ void kvfi_vllm_fetch_cut(struct kvfi_vllm_fetch *fetch, enum kvf_status status, 
 void kvfi_vllm_fetch_leave(struct kvfi_vllm_fetch *fetch, bool close);
 /** Waits for the next answer from now on. */
 void kvfi_vllm_fetch_wait(struct kvfi_vllm_fetch *fetch);
+/** Its place cannot be reached. */
+void kvfi_vllm_fetch_cannot_reach(struct kvfi_vllm_fetch *fetch, const char *why);
 void kvfi_vllm_fetch_link(struct kvfi_vllm_fetch_list *list, struct kvfi_vllm_fetch *fetch);
 void kvfi_vllm_fetch_unlink(struct kvfi_vllm_fetch *fetch);
 /** Feeds all wants that a fetch has not settled. */

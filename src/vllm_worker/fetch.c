@@ -9,6 +9,9 @@
 #include "base/array.h"
 #include "base/error.h"
 
+#define LOOK_NS KVFI_SECOND            /* a connect that takes longer is looked into */
+#define LOOK_AT_ONCE_NS (50 * KVFI_MS) /* of a worker that was lost: its sockets close one after the other */
+
 /* ---- lists ------------------------------------------------------------------------------------------------------ */
 
 void kvfi_vllm_fetch_link(struct kvfi_vllm_fetch_list *list, struct kvfi_vllm_fetch *fetch)
@@ -53,15 +56,14 @@ void kvfi_vllm_fetch_leave(struct kvfi_vllm_fetch *fetch, bool close)
 
     kvfi_timer_disarm(&order->worker->loop.timers, &fetch->timer);
     kvfi_vllm_fetch_unlink(fetch);
+    if (fetch->place != NULL)
+        kvfi_vllm_place_unwatch(fetch->place, false);
     hang_up(fetch);
     if (!close || fetch->state == KVFI_VLLM_FETCH_CLOSED)
         return;
     fetch->state = KVFI_VLLM_FETCH_CLOSED;
-    if (fetch->place != NULL) {
+    if (fetch->place != NULL)
         fetch->place->uses--;
-        if (fetch->place->lost.head == NULL)
-            kvfi_vllm_place_unwatch(fetch->place);
-    }
     order->fetches_left--;
     kvfi_vllm_order_check(order);
 }
@@ -157,6 +159,8 @@ static void ask(struct kvfi_vllm_fetch *fetch)
         kvfi_vllm_fetch_cut(fetch, status, text);
         return;
     }
+    kvfi_vllm_fetch_unlink(fetch);
+    kvfi_vllm_place_unwatch(fetch->place, false);
     worker->stats.pulls_sent++;
     kvfi_vllm_worker_tell(worker, &told);
     fetch->state = KVFI_VLLM_FETCH_ASKED;
@@ -207,7 +211,8 @@ void kvfi_vllm_fetch_connect(struct kvfi_vllm_fetch *fetch)
         kvfi_vllm_fetch_cut(fetch, status, text);
         return;
     }
-    kvfi_vllm_fetch_unlink(fetch);
+    kvfi_vllm_fetch_link(&fetch->place->connecting, fetch);
+    kvfi_vllm_place_watch(fetch->place, LOOK_NS);
     fetch->state = KVFI_VLLM_FETCH_CONNECTS;
     consumer->connections++;
     kvfi_table_insert(&consumer->routes, &fetch->link, &fetch->route.peer, sizeof fetch->route.peer);
@@ -216,21 +221,28 @@ void kvfi_vllm_fetch_connect(struct kvfi_vllm_fetch *fetch)
 
 /* ---- what does not come ----------------------------------------------------------------------------------------- */
 
-static void cannot_reach(struct kvfi_vllm_fetch *fetch)
+void kvfi_vllm_fetch_cannot_reach(struct kvfi_vllm_fetch *fetch, const char *why)
 {
-    kvf_vllm_worker *worker = fetch->order->worker;
     char text[KVF_ERROR_TEXT_BYTES];
 
     fetch->order->remote->is_suspect = true;
+    fetch->place->looked_up_ns = 0;
+    snprintf(text, sizeof text, "transfer failed: %.300s %.150s", fetch->address, why);
+    kvfi_vllm_fetch_cut(fetch, KVF_ERR_UNREACHABLE, text);
+}
+
+static void cannot_reach(struct kvfi_vllm_fetch *fetch)
+{
+    kvf_vllm_worker *worker = fetch->order->worker;
+    char why[128];
+
     if (fetch->list == &worker->consumer->queue)
-        snprintf(text, sizeof text, "transfer failed: %.300s was not asked: all of %zu connections are in use",
-                 fetch->address, worker->consumer->connections);
+        snprintf(why, sizeof why, "was not asked: all of %zu connections are in use", worker->consumer->connections);
     else
-        snprintf(text, sizeof text, "transfer failed: %.300s %s within %" PRId64 " ms", fetch->address,
+        snprintf(why, sizeof why, "%s within %" PRId64 " ms",
                  fetch->state == KVFI_VLLM_FETCH_WAITS ? "was not looked up" : "cannot be reached",
                  worker->options.connector_timeout_ns / KVFI_MS);
-    fetch->place->looked_up_ns = 0;
-    kvfi_vllm_fetch_cut(fetch, KVF_ERR_UNREACHABLE, text);
+    kvfi_vllm_fetch_cannot_reach(fetch, why);
 }
 
 static void give_up(struct kvfi_vllm_fetch *fetch)
@@ -269,7 +281,7 @@ static void lose(struct kvfi_vllm_fetch *fetch)
     kvfi_vllm_fetch_link(&fetch->place->lost, fetch);
     kvfi_vllm_fetch_feed(fetch, KVFI_WRITER_ON_STOP, KVF_ERR_PEER_LOST, text);
     if (fetch->state == KVFI_VLLM_FETCH_LOST)
-        kvfi_vllm_place_watch(fetch->place);
+        kvfi_vllm_place_watch(fetch->place, LOOK_AT_ONCE_NS);
 }
 
 /* ---- from the channel ------------------------------------------------------------------------------------------- */

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Workers that were lost before they answered: when is it sure that they write no more?
+/* Workers that were lost before they answered: when is it sure that they write no more? And those that cannot be
+ * reached.
  *
  * Their side channel is looked at by connecting to it. Taken for proof is that twice in a row, a second apart, nobody
  * listens there (the connect is refused, by a host that is up) and no data connection comes from that address. A worker
- * has both for as long as it lives. That a connect times out proves nothing, nor does an answer: somebody is there. */
+ * has both for as long as it lives. That a connect times out proves nothing, nor does an answer: somebody is there. To
+ * give up what only connects the refusals are enough: nothing was asked yet. */
 #include <errno.h>
 #include <netdb.h>
 #include <stdlib.h>
@@ -13,7 +15,6 @@
 
 #include "vllm_worker/consume.h"
 
-#define FIRST_LOOK_NS (50 * KVFI_MS)
 #define LOOK_NS KVFI_SECOND
 #define LONGEST_PAUSE_NS (30 * KVFI_SECOND)
 #define PATIENCE_NS (2 * KVFI_SECOND) /* for one connect */
@@ -49,22 +50,32 @@ static void settle_lost(struct kvfi_vllm_place *place)
     }
 }
 
+static void cut_connecting(struct kvfi_vllm_place *place)
+{
+    while (place->connecting.head != NULL)
+        kvfi_vllm_fetch_cannot_reach(place->connecting.head, "cannot be reached: nobody listens there");
+}
+
 static void judge(struct kvfi_vllm_place *place, bool refused)
 {
     kvf_vllm_worker *worker = place->worker;
 
     stop_probe(place);
     kvfi_timer_disarm(&worker->loop.timers, &place->probe_timer);
-    if (refused && kvfi_vllm_worker_connections_from(worker, place->host) == 0) {
-        place->refusals++;
+    place->refusals = refused ? place->refusals + 1 : 0;
+    if (refused && kvfi_vllm_worker_connections_from(worker, place->host) == 0)
+        place->silent_refusals++;
+    else
+        place->silent_refusals = 0;
+    if (refused)
         place->probe_pause_ns = LOOK_NS;
-    } else {
-        place->refusals = 0;
-        place->probe_pause_ns *= place->probe_pause_ns < LONGEST_PAUSE_NS ? 2 : 1;
-    }
+    else if (place->probe_pause_ns < LONGEST_PAUSE_NS)
+        place->probe_pause_ns *= 2;
     if (place->refusals >= REFUSALS)
+        cut_connecting(place);
+    if (place->silent_refusals >= REFUSALS)
         settle_lost(place);
-    if (place->lost.head != NULL)
+    if (place->connecting.head != NULL || place->lost.head != NULL)
         kvfi_timer_arm(&worker->loop.timers, &place->probe_timer, kvfi_now_ns() + place->probe_pause_ns);
 }
 
@@ -122,17 +133,23 @@ static void on_timer(void *owner, struct kvfi_timer *timer)
     kvfi_vllm_consume_sweep(owner);
 }
 
-void kvfi_vllm_place_watch(struct kvfi_vllm_place *place)
+void kvfi_vllm_place_watch(struct kvfi_vllm_place *place, int64_t pause_ns)
 {
-    if (place->probe_timer.armed || place->probe.fd >= 0)
+    int64_t due_ns = kvfi_now_ns() + pause_ns;
+
+    if (place->probe.fd >= 0 || (place->probe_timer.armed && place->probe_timer.due_ns <= due_ns))
         return;
-    place->refusals = 0;
-    place->probe_pause_ns = LOOK_NS;
-    kvfi_timer_arm(&place->worker->loop.timers, &place->probe_timer, kvfi_now_ns() + FIRST_LOOK_NS);
+    if (!place->probe_timer.armed) {
+        place->refusals = place->silent_refusals = 0;
+        place->probe_pause_ns = LOOK_NS;
+    }
+    kvfi_timer_arm(&place->worker->loop.timers, &place->probe_timer, due_ns);
 }
 
-void kvfi_vllm_place_unwatch(struct kvfi_vllm_place *place)
+void kvfi_vllm_place_unwatch(struct kvfi_vllm_place *place, bool anyway)
 {
+    if (!anyway && (place->connecting.head != NULL || place->lost.head != NULL))
+        return;
     stop_probe(place);
     kvfi_timer_disarm(&place->worker->loop.timers, &place->probe_timer);
 }

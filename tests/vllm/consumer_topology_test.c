@@ -220,6 +220,47 @@ static void gap_16_2_unreachable_worker_fails_soon(void **state)
     scene_close(&scene);
 }
 
+/* The host is up and nobody listens: that is known before the connector's time-out. */
+static void gap_16_2_dead_worker_fails_before_the_timeout(void **state)
+{
+    struct scene scene;
+    int64_t begun_ns;
+
+    (void)state;
+    scene_init(&scene);
+    scene.dec.options.connector_timeout_ns = 30 * KVFI_SECOND;
+    prod_close(&scene.prod);
+    dec_open(&scene.dec);
+    begun_ns = kvfi_now_ns();
+    dec_pull(&scene.dec, "a", 3, 1);
+    dec_pull(&scene.dec, "b", 4, 1);
+    expect_failure(&scene.dec, "a", KVF_ERR_UNREACHABLE, "cannot be reached: nobody listens there");
+    expect_failure(&scene.dec, "b", KVF_ERR_UNREACHABLE, "cannot be reached: nobody listens there");
+    assert_true(kvfi_now_ns() - begun_ns < 15 * KVFI_SECOND);
+    dec_collect(&scene.dec, "a b", "", "3 4");
+    scene_close(&scene);
+}
+
+/* One that comes up late is asked all the same. */
+static void waits_for_a_worker_that_comes_up(void **state)
+{
+    struct scene scene;
+    int port;
+
+    (void)state;
+    scene_init(&scene);
+    port = prod_port(&scene.prod);
+    prod_close(&scene.prod);
+    dec_open(&scene.dec);
+    dec_pull(&scene.dec, "a", 3, 1);
+    dec_no_event(&scene.dec);
+    prod_open(&scene.prod, port);
+    serve(&scene.dec, &scene.prod, "a");
+    dec_event(&scene.dec, KVF_VLLM_EVENT_RECEIVED, "a");
+    dec_collect(&scene.dec, "a", "", "");
+    scene_close(&scene);
+}
+
 /* ---- gap 16.7: what a registry said is not kept for good -------------------------------------------------------- */
 
 /* The second of two TP ranks registers late: the first answer looks complete. */
@@ -470,6 +511,8 @@ int main(void)
         cmocka_unit_test(asks_once_per_registry),
         cmocka_unit_test(gap_16_2_missing_slots_fail_at_once),
         cmocka_unit_test(gap_16_2_unreachable_worker_fails_soon),
+        cmocka_unit_test(gap_16_2_dead_worker_fails_before_the_timeout),
+        cmocka_unit_test(waits_for_a_worker_that_comes_up),
         cmocka_unit_test(gap_16_7_too_small_tp_size_is_not_kept),
         cmocka_unit_test(gap_16_7_incomplete_engine_is_asked_again),
         cmocka_unit_test(gap_16_7_restarted_producer_is_found_at_once),
