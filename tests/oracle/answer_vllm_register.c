@@ -89,6 +89,18 @@ static void add_refusal(const struct kvf_error *error, json_t *answer)
     json_object_set_new(answer, "type", json_string(is_raised ? "RuntimeError" : "AssertionError"));
 }
 
+/* A layer that keeps something is in a group. */
+static void check_groups(struct answer_reader *reader, const json_t *input, const struct kvf_vllm_register *spec)
+{
+    for (size_t i = 0; i < spec->tensor_count && !reader->failed; i++) {
+        const char *name = spec->tensors[i].layer_name;
+
+        if (json_object_get(json_object_get(input, "specs"), name)) {
+            answer_member(reader, json_object_get(input, "layer_groups"), name);
+        }
+    }
+}
+
 void answer_register(struct answer_reader *reader, const json_t *input, json_t *answer)
 {
     struct kvf_vllm_register spec;
@@ -101,6 +113,7 @@ void answer_register(struct answer_reader *reader, const json_t *input, json_t *
     spec.layers = answer_layers(reader, input, "specs", "layer_groups", &spec.layer_count);
     spec.num_blocks = answer_int(reader, input, "num_blocks");
     spec.kernel_blocks_per_block = answer_int(reader, input, "kernel_blocks_per_block");
+    check_groups(reader, input, &spec);
     if (reader->failed) return;
     if (kvf_vllm_registration_create(&spec, &registration, &error) == KVF_OK) {
         add_registration(registration, answer);
