@@ -65,7 +65,8 @@ struct kvf_vllm_worker_options {
     const char *host;                /**< address to bind and publish (VLLM_HOST_IP); IPv6 without brackets. Default
                                           "127.0.0.1" */
     int32_t side_port;               /**< of the producer's side channel; default 0 = any free one */
-    int32_t rpc_port, data_port;     /**< of the transfer engine; default 0 = any free ones */
+    int32_t rpc_port, data_port;     /**< of a consumer's transfer engine; default 0 = any free ones. A producer alone
+                                          listens for no data: its memory is not reached from outside */
     const char *bootstrap_url;       /**< producer: the registry, "http://HOST:PORT"; NULL = do not register */
     int32_t layout_ids;              /**< 1: as 0.33.0 does, send and answer layout ids; 0: as 0.32.0. Default 1 */
     int32_t register_attempts;       /**< default 3 */
@@ -97,9 +98,10 @@ KVF_API void kvf_vllm_worker_options_init(struct kvf_vllm_worker_options *option
 KVF_API enum kvf_status kvf_vllm_worker_open(const struct kvf_vllm_worker_options *options, kvf_vllm_worker **out,
                                              struct kvf_error *error);
 
-/** Registers the rank's memory and regions, in place of earlier ones: what was prepared for peers is forgotten, and a
- *  new layout id is drawn. A producer binds its side channel with the first call and tells the registry where it is:
- *  this is waited for, up to the deadline of upstream's (393 s with its defaults).
+/** Registers the rank's memory and regions, in place of earlier ones: what was prepared for peers is forgotten, pulls
+ *  that wait are answered with an error, and a new layout id is drawn. A producer binds its side channel with the
+ *  first call and tells the registry where it is: this is waited for, up to the deadline of upstream's (393 s with its
+ *  defaults).
  *  @param memory   allocations, each once; the memory is borrowed until it is registered anew, or close
  *  @param regions  acquired
  *  @param has_opaque_row  1: the registration has opaque storages
@@ -122,7 +124,8 @@ KVF_API enum kvf_status kvf_vllm_worker_wake(kvf_vllm_worker *worker, struct kvf
 struct kvf_vllm_endpoints {
     size_t struct_size;              /**< set by the caller to sizeof(struct kvf_vllm_endpoints) */
     char side_channel[KVF_VLLM_ADDRESS_BYTES]; /**< "tcp://ADDRESS:PORT"; "" for a consumer, or before register */
-    char segment[KVF_VLLM_ADDRESS_BYTES];      /**< of its transfer engine: "HOST:RPC_PORT" */
+    char segment[KVF_VLLM_ADDRESS_BYTES];      /**< of its transfer engine: "HOST:RPC_PORT"; "" and ports of 0 for a
+                                                    producer alone */
     int32_t rpc_port, data_port;
     uint64_t layout_id;              /**< 0 before register, or without layout ids */
 };
@@ -231,7 +234,8 @@ KVF_API enum kvf_status kvf_vllm_worker_get_stats(kvf_vllm_worker *worker, struc
 KVF_API enum kvf_status kvf_vllm_worker_shutdown(kvf_vllm_worker *worker, int64_t timeout_ns, struct kvf_error *error);
 
 /** Stops the thread, closes every socket, frees. After it returns this side touches no memory, and no peer reaches it
- *  through this worker. NULL is fine. Blocks for at most about a second. */
+ *  through this worker. A write that is out is broken off: kvf_vllm_worker_shutdown waits for it. NULL is fine. Blocks
+ *  for at most about three seconds. */
 KVF_API void kvf_vllm_worker_close(kvf_vllm_worker *worker);
 
 /* ---- statistics, as upstream logs and exports them -------------------------------------------------------------- */

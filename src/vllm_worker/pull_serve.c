@@ -3,12 +3,15 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/error.h"
 #include "vllm_worker/calls.h"
 #include "vllm_worker/produce.h"
 
 enum { CLOSED, REGISTERING, SERVING, FAILED };
+
+enum { FEW_PULLS = 4096 };
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
@@ -41,6 +44,18 @@ static void ready(void *owner, struct kvfi_watch *watch)
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
 
+/* Each pull that waits is a connection. */
+static void note_descriptors(kvf_vllm_worker *worker)
+{
+    int64_t wanted = worker->options.max_pulls < FEW_PULLS ? worker->options.max_pulls : FEW_PULLS;
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < (rlim_t)wanted)
+        kvfi_logf(&worker->log, KVF_LOG_WARN, "vllm producer: this process may open %llu descriptors (ulimit -n), and "
+                  "each pull that waits needs one: with fewer than %" PRId64 ", pulls may wait to be accepted",
+                  (unsigned long long)limit.rlim_cur, wanted);
+}
+
 static enum kvf_status open_channel(kvf_vllm_worker *worker, struct kvf_error *error)
 {
     struct kvfi_vllm_sender *sender = worker->sender;
@@ -51,6 +66,7 @@ static enum kvf_status open_channel(kvf_vllm_worker *worker, struct kvf_error *e
 
     if (status != KVF_OK)
         return status;
+    note_descriptors(worker);
     sender->watch = (struct kvfi_watch){.fd = kvfi_channel_fd(sender->channel), .ready = ready};
     status = kvfi_loop_watch(&worker->loop, &sender->watch, error);
     if (status != KVF_OK) {

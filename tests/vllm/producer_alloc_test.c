@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every allocation of a producer's threads is refused in turn, that one alone or all from it on: pulls may get no answer
- * or another one, but nothing hangs, each request ends once, and what comes later works. */
+/* Every allocation of a producer's threads is refused in turn, that one alone or all from it on: pulls may get no
+ * answer or another one, but nothing hangs, each request ends once, and what comes later works. */
 #include "producer_kit.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "base/no_memory_kit.h"
@@ -100,7 +101,7 @@ static void try_once(long allowed, bool alone, bool *refused)
     producer_close(&producer);
 }
 
-static void refused_allocations(void **state)
+static void gap_16_2_refused_allocations(void **state)
 {
     (void)state;
     for (int alone = 0; alone < 2; alone++) {
@@ -116,9 +117,52 @@ static void refused_allocations(void **state)
     }
 }
 
+/* ---- opening ---------------------------------------------------------------------------------------------------- */
+
+struct opening {
+    struct producer producer;
+    enum kvf_status status;
+};
+
+/* In a thread that is not spared. */
+static void *open_one(void *argument)
+{
+    struct opening *opening = argument;
+    struct kvf_error error = {.text = ""};
+
+    opening->status = producer_try_open(&opening->producer, &(struct producer_setup){.regions = OWN, .region_count = 1},
+                                        &error);
+    return NULL;
+}
+
+static void opening_without_memory(void **state)
+{
+    bool refused = true;
+    long allowed = 0;
+
+    (void)state;
+    for (; refused; allowed++) {
+        struct opening opening;
+        pthread_t thread;
+
+        assert_true(allowed < MOST);
+        no_memory_from(allowed);
+        assert_int_equal(pthread_create(&thread, NULL, open_one, &opening), 0);
+        pthread_join(thread, NULL);
+        refused = no_memory_end();
+        if (opening.status != KVF_OK)
+            assert_true(refused && (opening.status == KVF_ERR_NO_MEMORY || opening.status == KVF_ERR_SYSTEM));
+        else
+            assert_string_not_equal(opening.producer.address, "");
+        producer_close(&opening.producer);
+    }
+    assert_true(allowed > 20);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(refused_allocations)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(gap_16_2_refused_allocations),
+                                       cmocka_unit_test(opening_without_memory)};
 
     no_memory_spare_thread();
     return cmocka_run_group_tests(tests, NULL, NULL);

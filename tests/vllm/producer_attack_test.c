@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whatever comes at the side channel: clear answers, and the listener goes on. Then everything at random: each pull gets
- * its last reply, each request ends once. */
+/* Whatever comes at the side channel: clear answers, and the listener goes on. Then everything at random: each pull
+ * gets its last reply, each request ends once. */
 #include "producer_kit.h"
 
 #include <stdio.h>
@@ -28,7 +28,7 @@ static void good_pull(struct producer *producer, const char *transfer_id)
     pull_close(pull);
 }
 
-/* ---- 16.12: frames ---------------------------------------------------------------------------------------------------- */
+/* ---- 16.12: frames --------------------------------------------------------------------------------------------- */
 
 static void gap_16_12_frames_of_any_number(void **state)
 {
@@ -153,7 +153,7 @@ static void more_pulls_than_there_is_room_for(void **state)
     producer_close(&producer);
 }
 
-/* ---- everything at random ------------------------------------------------------------------------------------------------ */
+/* ---- everything at random -------------------------------------------------------------------------------------- */
 
 enum { PULLS = 60, TURNS = 1500, TRANSFERS = 12, WANTED = 3, REQUESTS = 4096 };
 

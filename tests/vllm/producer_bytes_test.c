@@ -99,7 +99,7 @@ static void check_bytes(const struct consumer *consumer, const int64_t *from, co
     free(expected);
 }
 
-static void bytes_are_there_at_finish(void **state)
+static void gap_16_3_bytes_are_there_at_finish(void **state)
 {
     static const char *const hosts[] = {"127.0.0.1", "::1"};
     const int64_t from[] = {3, 4, 9}, to[] = {20, 21, 7};
@@ -177,7 +177,7 @@ static void many_pulls_of_many_peers(void **state)
     for (int i = 0; i < PEERS; i++) consumer_close(&consumers[i]);
 }
 
-/* ---- 16.12: where bytes may go, and come from ------------------------------------------------------------------------ */
+/* ---- 16.12: where bytes may go, and come from ------------------------------------------------------------------ */
 
 /* Memory that the consumer's engine does not publish is not written, whatever a pull says. */
 static void gap_16_12_destination_not_published(void **state)
@@ -193,18 +193,12 @@ static void gap_16_12_destination_not_published(void **state)
     consumer_open(&consumer, "127.0.0.1");
     source_open(&source, 0);
     producer_ready(&source.producer, "p-req", "xfer", ONE_GROUP(1, 2));
-    consumer.asker.regions = &consumer.regions[1]; /* past the second layer there is nothing */
-    consumer.asker.region_count = 1;
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < 2; i++) { /* past the second layer there is nothing */
         const int64_t ids[] = {rows[i].first, rows[i].second};
         const struct kvf_vllm_ids group = {ids, 2};
-        struct asker asker = consumer.asker;
-        struct kvf_vllm_region both[] = {consumer.regions[0], consumer.regions[1]};
         struct kvf_vllm_event event;
 
-        asker.regions = both;
-        asker.region_count = 2;
-        pull = pull_one(&source.producer, &asker, "d-req", "xfer", &group, 1);
+        pull = pull_one(&source.producer, &consumer.asker, "d-req", "xfer", &group, 1);
         pull_expect(pull, KVFI_VLLM_FINISH, NULL, "d-req", "Mooncake transfer engine returned -1");
         pull_close(pull);
         event = producer_event(&source.producer, KVF_VLLM_EVENT_SEND_FAILED);
@@ -287,7 +281,7 @@ static void gap_16_12_addresses_past_the_end(void **state)
     consumer_close(&consumer);
 }
 
-/* ---- peers that are not there ------------------------------------------------------------------------------------------ */
+/* ---- peers that are not there ---------------------------------------------------------------------------------- */
 
 static int stand_still(int32_t *port)
 {
@@ -413,7 +407,7 @@ static void closing_while_a_peer_stands_still(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_are_there_at_finish),
+        cmocka_unit_test(gap_16_3_bytes_are_there_at_finish),
         cmocka_unit_test(many_pulls_of_many_peers),
         cmocka_unit_test(gap_16_12_destination_not_published),
         cmocka_unit_test(gap_16_12_destination_published_anew),

@@ -239,8 +239,9 @@ enum kvf_status kvfi_moon_open(const struct kvf_mooncake_options *given, struct 
     status = kvfi_options_copy(options, sizeof *options, given, "kvf_mooncake_options", error);
     if (status == KVF_OK) status = check_options(options, error);
     if (status != KVF_OK) goto done;
-    engine->host = kvfi_text_copy(options->host ? options->host : "");
-    engine->publish_host = kvfi_text_copy(options->publish_host ? options->publish_host : engine->host);
+    if (!options->host) options->host = "";
+    engine->host = kvfi_text_copy(options->host);
+    engine->publish_host = kvfi_text_copy(options->publish_host ? options->publish_host : options->host);
     options->host = options->publish_host = NULL;
     if (!engine->host || !engine->publish_host) {
         status = kvfi_fail_memory(error, "a host name");
