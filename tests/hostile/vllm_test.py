@@ -29,7 +29,8 @@ from scene import Case, KvferryConsumers, KvferryProducers, PythonConsumers, Pyt
 
 SOON = peer.PATIENCE / 2
 # Most that a worker's memory may grow by in one attack.
-GROWTH = (4 if os.environ.get("KVF_SANITIZER") else 1) * 96 << 20
+GROWTH = (8 if os.environ.get("KVF_SANITIZER") else 1) * 96 << 20
+WAITS = 30 if os.environ.get("KVF_SANITIZER") else 5  # seconds that a pull waits for readiness
 BOMBS = [b"\x91" * 100000 + b"\xc0", b"\x81\xa1a" * 50000 + b"\xc0", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff",
          b"\xdb\xff\xff\xff\xffx", b"\xc6\xff\xff\xff\xff", b"\xc9\xff\xff\xff\xff\0", b"\xde\xff\xff" + b"\xc0" * 200,
          b"\x07" + random.Random(1).randbytes(3000), b"GET / HTTP/1.1\r\n\r\n", b"", b"\0", b"\xc0", b"\x80", b"\x90",
@@ -43,7 +44,7 @@ class Hostile(Case):
         self.context = zmq.Context()
         self.addCleanup(self.context.destroy, 0)
         size = {"blocks": 1024}
-        self.sends = KvferryProducers(self, Instance(self.model, "p", **size), serve=True, abort_timeout_s=5)
+        self.sends = KvferryProducers(self, Instance(self.model, "p", **size), serve=True, abort_timeout_s=WAITS)
         self.asks = PythonConsumers(self, Instance(self.model, "d", **size))
         self.gives = PythonProducers(self, Instance(self.model, "p", **size))
         self.takes = KvferryConsumers(self, Instance(self.model, "d", **size), abort_timeout_s=5, slack_s=1)
@@ -226,7 +227,7 @@ class Hostile(Case):
             if number == 2:
                 self.good()
         self.sends.ranks[0].until(lambda: self.sends.ranks[0].all("refused"), "refusal")
-        end = time.monotonic() + peer.PATIENCE
+        end = time.monotonic() + peer.PATIENCE + WAITS
         while True:
             move, fields = self.pull()
             answer = self.ask(msgpack.packb(fields))
