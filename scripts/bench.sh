@@ -13,3 +13,4 @@ for program in "$folder"/bench/bench-*; do
     fi
 done
 scripts/bench-mooncake.sh "$folder" || echo '{"bench": "mooncake", "failed": true}'
+scripts/bench-vllm.sh "$folder" || echo '{"bench": "vllm", "failed": true}'
