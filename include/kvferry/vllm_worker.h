@@ -234,8 +234,10 @@ KVF_API enum kvf_status kvf_vllm_worker_get_stats(kvf_vllm_worker *worker, struc
 KVF_API enum kvf_status kvf_vllm_worker_shutdown(kvf_vllm_worker *worker, int64_t timeout_ns, struct kvf_error *error);
 
 /** Stops the thread, closes every socket, frees. After it returns this side touches no memory, and no peer reaches it
- *  through this worker. A write that is out is broken off: kvf_vllm_worker_shutdown waits for it. NULL is fine. Blocks
- *  for at most about three seconds. */
+ *  through this worker: it is its transfer engine that places what peers write. So requests that are still being
+ *  fetched, or failed and unsettled, are broken off and told nowhere, and their blocks may be reused or freed. A write
+ *  that is out is broken off: kvf_vllm_worker_shutdown waits for it. NULL is fine. Blocks for at most about three
+ *  seconds. */
 KVF_API void kvf_vllm_worker_close(kvf_vllm_worker *worker);
 
 /* ---- statistics, as upstream logs and exports them -------------------------------------------------------------- */

@@ -227,6 +227,7 @@ void kvfi_vllm_fetch_cannot_reach(struct kvfi_vllm_fetch *fetch, const char *why
 
     fetch->order->remote->is_suspect = true;
     fetch->place->looked_up_ns = 0;
+    fetch->place->acknowledged = 0;
     snprintf(text, sizeof text, "transfer failed: %.300s %.150s", fetch->address, why);
     kvfi_vllm_fetch_cut(fetch, KVF_ERR_UNREACHABLE, text);
 }
@@ -276,6 +277,7 @@ static void lose(struct kvfi_vllm_fetch *fetch)
     snprintf(text, sizeof text, "transfer failed: the connection to %.300s broke before it had answered",
              fetch->address);
     fetch->order->remote->is_suspect = true;
+    fetch->place->acknowledged = 0; /* who comes back there may be another one */
     kvfi_vllm_fetch_leave(fetch, false);
     fetch->state = KVFI_VLLM_FETCH_LOST;
     kvfi_vllm_fetch_link(&fetch->place->lost, fetch);
