@@ -151,7 +151,8 @@ static void compare(struct vllm_serve *serve, const struct vllm_memory *image)
     int64_t wrong = 0, first = -1, before = 0;
     for (size_t i = 0; i < image->count; i++) {
         const struct vllm_span *span = &image->spans[i], *mine = &serve->memory.spans[i];
-        for (int64_t b = 0; memcmp(span->real, mine->real, (size_t)span->bytes) != 0 && b < span->bytes; b++) {
+        bool same = memcmp(span->real, mine->real, (size_t)span->bytes) == 0;
+        for (int64_t b = 0; !same && b < span->bytes; b++) {
             if (span->real[b] != mine->real[b] && wrong++ == 0)
                 first = before + b;
         }

@@ -75,14 +75,16 @@ static int64_t last_block(const struct kvf_vllm_region *region, const struct vll
     return last;
 }
 
-/** The span of a region; false when it is none. */
+/** The span of a region; false when it is none. A slice of a row takes whole rows, which may be sent as such. */
 static bool extent(const struct kvf_vllm_region *region, const struct vllm_reach *reach, struct vllm_span *out)
 {
     int64_t last = last_block(region, reach), before = 0, bytes = 0;
-    *out = (struct vllm_span){.base = region->base_addr};
+    bool is_row = region->row_offset >= 0 && region->row_offset <= region->block_len - region->kv_block_len &&
+                  (uint64_t)region->row_offset <= region->base_addr;
+    *out = (struct vllm_span){.base = region->base_addr - (uint64_t)(is_row ? region->row_offset : 0)};
     if (__builtin_mul_overflow(last, region->block_len, &before) ||
-        __builtin_add_overflow(before, region->kv_block_len, &bytes) || bytes > LARGEST || bytes < 0 ||
-        region->base_addr > UINT64_MAX - (uint64_t)bytes)
+        __builtin_add_overflow(before, is_row ? region->block_len : region->kv_block_len, &bytes) || bytes > LARGEST ||
+        bytes < 0 || out->base > UINT64_MAX - (uint64_t)bytes)
         return false;
     out->bytes = bytes;
     return true;

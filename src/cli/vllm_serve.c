@@ -379,7 +379,8 @@ static void add_stats(struct vllm_serve *serve, json_t *event)
                 {"descriptors", stats.descriptors}, {"expired_reqs", stats.expired_reqs},
                 {"pulls_sent", stats.pulls_sent}, {"requests_received", stats.requests_received},
                 {"failed_recvs", stats.failed_recvs}, {"unsettled", stats.unsettled}, {"malformed", stats.malformed},
-                {"queries", stats.queries}, {"registrations", stats.registrations}, {"engines", stats.engines}};
+                {"queries", stats.queries}, {"registrations", stats.registrations}, {"engines", stats.engines},
+                {"ignored_ids", stats.ignored_ids}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         json_object_set_new(event, rows[i].name, json_integer(rows[i].number));
 }
