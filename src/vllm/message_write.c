@@ -32,7 +32,7 @@ static void put_ints(writer *out, const char *key, const int64_t *numbers, size_
 {
     kvfi_value_put_text(out, key);
     kvfi_value_put_array(out, count);
-    for (size_t i = 0; i < count; i++) kvfi_value_put_int(out, numbers[i]);
+    kvfi_value_put_ints(out, numbers, count);
 }
 
 static void put_strs(writer *out, const char *key, const char *const *strs, size_t count)
@@ -47,7 +47,7 @@ static void put_lists(writer *out, const struct kvf_vllm_ids *lists, size_t coun
     kvfi_value_put_array(out, count);
     for (size_t i = 0; i < count; i++) {
         kvfi_value_put_array(out, lists[i].count);
-        for (size_t k = 0; k < lists[i].count; k++) kvfi_value_put_int(out, lists[i].ids[k]);
+        kvfi_value_put_ints(out, lists[i].ids, lists[i].count);
     }
 }
 

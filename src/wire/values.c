@@ -198,6 +198,40 @@ void kvfi_value_put_int(struct kvfi_value_writer *writer, int64_t number)
     else put_head(writer, 0xd3, (uint64_t)number, 8);
 }
 
+static size_t plain_bytes(int64_t number)
+{
+    if (number < 0x80) return 1;
+    if (number <= UINT8_MAX) return 2;
+    if (number <= UINT16_MAX) return 3;
+    return number <= UINT32_MAX ? 5 : 9;
+}
+
+static size_t store_plain(unsigned char *out, int64_t number)
+{
+    size_t bytes = plain_bytes(number);
+
+    if (bytes == 1) {
+        out[0] = (unsigned char)number;
+        return 1;
+    }
+    out[0] = (unsigned char)(bytes == 2 ? 0xcc : bytes == 3 ? 0xcd : bytes == 5 ? 0xce : 0xcf);
+    for (size_t i = 1; i < bytes; i++) out[i] = (unsigned char)(number >> (8 * (bytes - 1 - i)));
+    return bytes;
+}
+
+/* Block ids come by the thousand: those of at least 0 are counted, or stored, without a call for each. */
+void kvfi_value_put_ints(struct kvfi_value_writer *writer, const int64_t *numbers, size_t count)
+{
+    bool counts = !writer->out && !writer->same_as, stores = writer->out && !writer->same_as;
+    size_t i = 0;
+
+    for (; counts && i < count && numbers[i] >= 0; i++) writer->used += plain_bytes(numbers[i]);
+    if (writer->used > writer->capacity) writer->differs = true;
+    for (; stores && i < count && numbers[i] >= 0 && writer->used + 9 <= writer->capacity; i++)
+        writer->used += store_plain(writer->out + writer->used, numbers[i]);
+    for (; i < count; i++) kvfi_value_put_int(writer, numbers[i]);
+}
+
 void kvfi_value_put_double(struct kvfi_value_writer *writer, double number)
 {
     uint64_t bits;
