@@ -149,9 +149,11 @@ def pair(options, folder):
         for tp in (1, 2):
             run(folder / "vllm-pair", "--tp", tp, "--mib", 4, "--rounds", 1, "--small", 5)
         return
-    run(folder / "vllm-pair", "--tp", 1)
+    run(folder / "vllm-pair", "--tp", 1, "--small", 1)
     for block in (4096, 16384, 65536):
-        run(folder / "vllm-pair", "--tp", 2, "--block", block)
+        run(folder / "vllm-pair", "--tp", 2, "--block", block, "--small", 1)
+    for tp in (1, 2):
+        run(folder / "vllm-pair", "--tp", tp, "--block", 1024, "--mib", 16, "--rounds", 1, "--small", 1000)
 
 
 def main():

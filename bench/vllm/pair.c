@@ -7,7 +7,7 @@
  *
  * `tp` producers (1 or 2) give one consumer a request of `mib` in 16 layers, each `block` bytes of every block: with
  * one, whole blocks that follow each other; with two, halves, each a descriptor. `small` is how many requests of two
- * blocks follow, one after the other. */
+ * blocks follow, one after the other; 1 = none. */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -17,6 +17,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bench.h"
@@ -28,9 +29,15 @@
 
 enum { LAYERS = 16, MOST_TP = 2, RAW_BYTES = 1 << 20 };
 
+struct producer {
+    pid_t pid;
+    int fd;
+};
+
 struct scene {
     int64_t tp, block_bytes, blocks, rounds, small; /* block_bytes: a producer's */
     char url[256];
+    struct producer producers[MOST_TP];
 };
 
 static struct kvf_error error;
@@ -123,11 +130,6 @@ static void run_producer(struct scene *scene, int64_t rank, int parent)
             if (event.status != KVF_OK)
                 bench_fail("the producer tells of %s: %s", event.req_id, event.text);
 }
-
-struct producer {
-    pid_t pid;
-    int fd;
-};
 
 /* Before this process has threads. */
 static struct producer start_producer(struct scene *scene, int64_t rank)
@@ -227,9 +229,25 @@ static void open_raw(struct raw *raw, int64_t bytes)
                                     .src_ids = raw->ids, .dst_ids = raw->ids};
 }
 
+/* CPU time of all ranks. */
+static int64_t all_cpu_ns(const struct scene *scene)
+{
+    int64_t sum_ns = bench_cpu_ns();
+
+    for (int64_t i = 0; i < scene->tp; i++) {
+        struct timespec used;
+        clockid_t clock;
+
+        if (clock_getcpuclockid(scene->producers[i].pid, &clock) != 0 || clock_gettime(clock, &used) != 0)
+            bench_fail("a producer has no CPU time");
+        sum_ns += (int64_t)used.tv_sec * SECOND + used.tv_nsec;
+    }
+    return sum_ns;
+}
+
 static void measure_long(struct rank *consumer, const struct scene *scene)
 {
-    int64_t *ids = vllm_ids(0, scene->blocks), bytes = consumer->memory.bytes;
+    int64_t *ids = vllm_ids(0, scene->blocks), bytes = consumer->memory.bytes, cpu_ns = 0, bare_cpu_ns = 0;
     struct kvf_vllm_ids group = {ids, (size_t)scene->blocks};
     double *ours = calloc((size_t)scene->rounds, sizeof *ours), *bare = calloc((size_t)scene->rounds, sizeof *bare);
     struct bench_samples own, other;
@@ -242,17 +260,21 @@ static void measure_long(struct rank *consumer, const struct scene *scene)
     check_bytes(scene, consumer->memory.address);
     bench_tcp_vectored(&raw.runs, raw.dst.address, raw.src.address);
     for (int64_t i = 0; i < scene->rounds; i++) {
+        cpu_ns -= all_cpu_ns(scene);
         ours[i] = fetch(consumer->worker, scene, "long-", i + 1, &group);
+        cpu_ns += all_cpu_ns(scene);
+        bare_cpu_ns -= bench_cpu_ns();
         bare[i] = bench_tcp_vectored(&raw.runs, raw.dst.address, raw.src.address);
+        bare_cpu_ns += bench_cpu_ns();
     }
     own = bench_summary(ours, (size_t)scene->rounds);
     other = bench_summary(bare, (size_t)scene->rounds);
     printf("{\"bench\": \"vllm\", \"what\": \"end to end\", \"producers\": %" PRId64 ", \"descriptor_bytes\": %" PRId64
            ", \"bytes\": %" PRId64 ", \"gb_per_s\": %.2f, \"best_gb_per_s\": %.2f, \"raw_tcp_gb_per_s\": %.2f, "
-           "\"of_raw\": %.2f, \"best_of_raw\": %.2f}\n", scene->tp,
+           "\"of_raw\": %.2f, \"best_of_raw\": %.2f, \"cpu_against_raw\": %.2f}\n", scene->tp,
            scene->tp == 1 ? bytes / LAYERS : scene->block_bytes, bytes, (double)bytes / own.median_s / 1e9,
            (double)bytes / own.best_s / 1e9, (double)bytes / other.median_s / 1e9, other.median_s / own.median_s,
-           other.best_s / own.best_s);
+           other.best_s / own.best_s, (double)cpu_ns / (double)bare_cpu_ns);
     bench_memory_destroy(&raw.src);
     bench_memory_destroy(&raw.dst);
     free(raw.ids);
@@ -288,25 +310,25 @@ int main(int argc, char **argv)
     struct kvf_directory_options options;
     kvf_directory *directory = NULL;
     static struct rank consumer;
-    struct producer producers[MOST_TP];
 
     scene.blocks = bytes / LAYERS / scene.tp / scene.block_bytes;
     if (scene.tp > MOST_TP || scene.blocks < 2 || scene.block_bytes % 8 != 0)
         bench_fail("1 or 2 producers, blocks of whole words, at least two of them");
     for (int64_t i = 0; i < scene.tp; i++)
-        producers[i] = start_producer(&scene, i);
+        scene.producers[i] = start_producer(&scene, i);
     kvf_directory_options_init(&options, sizeof options);
     options.flags = KVF_DIRECTORY_VLLM_BOOTSTRAP;
     vllm_check(kvf_directory_open(&options, &directory, &error), &error, "directory");
     snprintf(scene.url, sizeof scene.url, "%s", kvf_directory_url(directory));
     for (int64_t i = 0; i < scene.tp; i++)
-        tell_producer(&producers[i], &scene);
+        tell_producer(&scene.producers[i], &scene);
     open_rank(&consumer, &scene, KVF_VLLM_CONSUMER, 0, 1, scene.block_bytes * scene.tp);
     measure_long(&consumer, &scene);
-    measure_small(&consumer, &scene);
+    if (scene.small > 1)
+        measure_small(&consumer, &scene);
     close_rank(&consumer);
     for (int64_t i = 0; i < scene.tp; i++)
-        end_producer(&producers[i]);
+        end_producer(&scene.producers[i]);
     kvf_directory_close(directory);
     return 0;
 }

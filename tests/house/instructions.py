@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Holds the cost of planning and binding by counting instructions under callgrind, which repeats where time does not.
 
-    instructions.py BENCH_PLAN_PROGRAM BENCH_TRTLLM_PROGRAM
+    instructions.py BENCH_PLAN_PROGRAM BENCH_TRTLLM_PROGRAM VLLM_PLAN_PROGRAM
 
 The limits are about a quarter above what gcc 12 counts at -O2: room for compilers, none for another order of growth.
 Exit status: 0 within the limits, 1 above one, 77 skipped (no valgrind).
@@ -27,6 +27,16 @@ TRTLLM_LIMITS = [
     ("bind of 8,192 blocks, head-major", "kvf_trtllm_pair_bind", ["--only", "2"], 5_200_000),
     ("bind of 8,192 blocks, token-major", "kvf_trtllm_pair_bind", ["--only", "3"], 5_200_000),
 ]
+# The same for vllm-plan.
+VLLM_LIMITS = [
+    ("preparing two peers of 80 layers, TP 4 to TP 2", "kvf_vllm_prepare", ["prepare", "split", "1"], 460_000),
+    ("8,192 contiguous blocks ready to be sent", "kvf_vllm_write_create", ["ready", "split", "contiguous", "8192", "1"],
+     740_000),
+    ("8,192 scattered blocks ready to be sent", "kvf_vllm_write_create", ["ready", "split", "scattered", "8192", "1"],
+     1_360_000),
+    ("encoding two pulls of 8,192 blocks", "kvfi_vllm_pull_encode", ["encode", "8192", "1"], 1_180_000),
+    ("decoding a pull of 8,192 blocks", "kvfi_vllm_pull_decode", ["decode", "8192", "1"], 640_000),
+]
 # Eight times the peers may cost at most this many times as much: each costs the same.
 MOST_GROWTH_OF_PEERS = 10
 # Eight times the layers may cost at most this many times as much: near linear.
@@ -44,6 +54,16 @@ def count(program, function, arguments):
     if done.returncode != 0 or match is None or int(match.group(1)) == 0:
         sys.exit(f"instructions: {program} under callgrind: status {done.returncode}\n{done.stderr}")
     return int(match.group(1))
+
+
+def count_vllm(program):
+    """Counts what vllm-plan does. Returns how many limits are broken."""
+    broken = 0
+    for what, function, arguments, limit in VLLM_LIMITS:
+        counted = count(program, function, arguments)
+        print(f"{what}: {counted:,} instructions, at most {limit:,}")
+        broken += counted > limit
+    return broken
 
 
 def count_trtllm(program):
@@ -76,6 +96,7 @@ def main():
     print(f"plan of 640 layers: {many:,} instructions, {growth:.1f} times those of 80, at most {MOST_GROWTH}")
     broken += growth > MOST_GROWTH
     broken += count_trtllm(sys.argv[2])
+    broken += count_vllm(sys.argv[3])
     return 1 if broken else 0
 
 
