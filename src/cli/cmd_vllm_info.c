@@ -40,7 +40,7 @@ static int ask(const struct cli_command *command, const char *url, int64_t timeo
     const char *dp_rank;
     json_t *entry, *answer = vllm_query(url, timeout_ns, error);
     if (answer == NULL) {
-        cli_error(command, "%s", error);
+        cli_error(command, "%s %s", url, error);
         return CLI_PEER;
     }
     char *text = as_json ? json_dumps(answer, JSON_COMPACT) : NULL;

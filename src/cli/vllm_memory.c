@@ -137,6 +137,37 @@ static bool derive(const struct cli_command *command, const char *path, const kv
     return true;
 }
 
+/** The first block of `a` that lies where a payload of `b` does, among `blocks`; -1 = none. Both of one group: blocks of
+ *  several groups may lie over each other. */
+static int64_t first_shared(const struct kvf_vllm_region *a, const struct kvf_vllm_region *b, int64_t blocks)
+{
+    uint64_t apart = b->base_addr - a->base_addr, row = (uint64_t)a->block_len;
+    if (b->base_addr < a->base_addr || a->block_len != b->block_len || row == 0 || a->group_index != b->group_index ||
+        apart / row >= (uint64_t)blocks)
+        return -1;
+    bool meets = apart % row < (uint64_t)a->kv_block_len || row - apart % row < (uint64_t)b->kv_block_len;
+    return meets ? (int64_t)(apart / row) : -1;
+}
+
+bool vllm_memory_apart(const struct cli_command *command, const char *path, const kvf_vllm_regions *regions,
+                       int64_t blocks, int64_t ratio)
+{
+    size_t count = 0;
+    const struct kvf_vllm_region *list = kvf_vllm_regions_get(regions, &count);
+    for (size_t i = 0; i < count; i++) {
+        for (size_t k = 0; k < count; k++) {
+            int64_t block = i != k ? first_shared(&list[i], &list[k], blocks * ratio) : -1;
+            if (block < 0)
+                continue;
+            cli_error(command, "%s: blocks: region %zu (%s) reaches region %zu (%s) at its block %" PRId64
+                      ": there is room for %" PRId64 " blocks", path, i, list[i].layer_name, k, list[k].layer_name, block,
+                      block / ratio);
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool take(const struct cli_command *command, const char *path, const json_t *list, struct vllm_memory *memory)
 {
     struct json_take wrong = json_take_below("%s", "");

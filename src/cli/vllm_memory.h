@@ -43,6 +43,10 @@ bool vllm_reach_all(struct vllm_reach *reach, const struct vllm_rank *rank, size
 int vllm_memory_init(const struct cli_command *command, const char *path, const json_t *list,
                      const kvf_vllm_regions *regions, const struct vllm_reach *reach, struct vllm_memory *out,
                      kvf_vllm_regions **moved);
+/** Says it when so many logical blocks of each region would lie over one another, and returns false. */
+bool vllm_memory_apart(const struct cli_command *command, const char *path, const kvf_vllm_regions *regions,
+                       int64_t blocks, int64_t ratio);
+
 void vllm_memory_fini(struct vllm_memory *memory);
 
 /** Where [base, base + bytes), as written, lies in this process; NULL when it is in no span. */

@@ -116,7 +116,7 @@ json_t *vllm_query(const char *url, int64_t timeout_ns, char *text)
     json_t *root = NULL;
     int64_t deadline = cli_now_ns() + timeout_ns;
     if (!split_url(url, host, sizeof(host), port, sizeof(port))) {
-        snprintf(text, KVF_ERROR_TEXT_BYTES, "\"%.200s\" is no http://HOST:PORT", url);
+        snprintf(text, KVF_ERROR_TEXT_BYTES, "is no http://HOST:PORT");
         return NULL;
     }
     int fd = connect_to(host, port, deadline);
@@ -124,11 +124,11 @@ json_t *vllm_query(const char *url, int64_t timeout_ns, char *text)
         answer = talk(fd, host, port, deadline);
     const char *body = answer != NULL ? strstr(answer, "\r\n\r\n") : NULL;
     if (answer == NULL)
-        snprintf(text, KVF_ERROR_TEXT_BYTES, "%.200s does not answer: %s", url, strerror(errno));
+        snprintf(text, KVF_ERROR_TEXT_BYTES, "does not answer: %s", strerror(errno));
     else if (strncmp(answer, "HTTP/1.", 7) == 0 && strncmp(answer + 8, " 200", 4) == 0 && body != NULL)
         root = json_loads(body + 4, JSON_REJECT_DUPLICATES, NULL);
     if (answer != NULL && !json_is_object(root)) {
-        snprintf(text, KVF_ERROR_TEXT_BYTES, "%.200s is no registry: it answers /query with \"%.*s\"", url,
+        snprintf(text, KVF_ERROR_TEXT_BYTES, "is no registry: it answers /query with \"%.*s\"",
                  (int)strcspn(answer, "\r\n"), answer);
         json_decref(root);
         root = NULL;

@@ -8,7 +8,7 @@
 #include "cli/cli.h"
 
 /** Asks `url` ("http://HOST:PORT") for /query. NULL when there is no answer within `timeout_ns`, or it is none, which
- *  `text` (KVF_ERROR_TEXT_BYTES) then says. */
+ *  `text` (KVF_ERROR_TEXT_BYTES, to be read behind the url) then says. */
 json_t *vllm_query(const char *url, int64_t timeout_ns, char *text);
 
 /** The engine of an answer: of that id, or with `engine_id` NULL the only one. NULL when there is none such; `text`

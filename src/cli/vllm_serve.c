@@ -243,6 +243,10 @@ static int open_memory(struct vllm_serve *serve)
         cli_error(serve->command, "no memory");
         code = CLI_FAILED;
     }
+    if (code == CLI_OK && spec->blocks > 0 &&
+        !vllm_memory_apart(serve->command, serve->options->spec_path, spec->regions, spec->blocks,
+                           spec->rank.kernel_blocks_per_block))
+        code = CLI_INPUT;
     if (code == CLI_OK)
         code = vllm_memory_init(serve->command, serve->options->spec_path, spec->memory, spec->regions, &reach,
                                 &serve->memory, &serve->regions);

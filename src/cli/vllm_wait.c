@@ -27,6 +27,7 @@ int vllm_serve_await(struct vllm_serve *serve, int signal_fd)
     const char *url = endpoint->remote_bootstrap_addr, *id = NULL;
     size_t wanted = json_is_array(producers) ? json_array_size(producers) : 1;
     char text[KVF_ERROR_TEXT_BYTES] = "";
+    bool is_told = false;
     if (serve->options->role != KVF_VLLM_CONSUMER || url == NULL ||
         (endpoint->wait_ns == 0 && endpoint->remote_engine_id != NULL))
         return CLI_OK;
@@ -34,6 +35,7 @@ int vllm_serve_await(struct vllm_serve *serve, int signal_fd)
     for (;;) {
         struct pollfd wait = {.fd = signal_fd, .events = POLLIN};
         json_t *answer = vllm_query(url, 5 * SECOND, text);
+        is_told = answer == NULL;
         const json_t *engine =
             answer != NULL ? vllm_query_engine(answer, endpoint->remote_engine_id, &id, text) : NULL;
         size_t found = engine != NULL ? vllm_query_workers(engine) : 0;
@@ -50,6 +52,6 @@ int vllm_serve_await(struct vllm_serve *serve, int signal_fd)
             return CLI_FAILED;
         }
     }
-    cli_error(serve->command, "%s: %s", url, text);
+    cli_error(serve->command, "%s %s%s", url, is_told ? "" : "answers, but ", text);
     return CLI_PEER;
 }

@@ -201,7 +201,7 @@ urllib.request.urlopen(urllib.request.Request(url + "/register", json.dumps(body
     matches vllm-info-none vllm info
     run "$kvferry" vllm info http://127.0.0.1:1
     [ "$status" -eq 4 ]
-    [[ $output == *"127.0.0.1:1 does not answer: "* ]]
+    [[ $output == *"127.0.0.1:1 does not answer: Connection refused"* ]]
 }
 
 # ---- worker -----------------------------------------------------------------------------------------------------
@@ -369,6 +369,10 @@ del value["check"]'
     [[ $output == *"http://127.0.0.1:1 does not answer"* ]]
     start_registry
     meet_at "$url"
+    run "$kvferry" vllm worker --role consumer D.json
+    [ "$status" -eq 4 ]
+    [[ $output == *"$url answers, but no engine has registered"* ]]
+    meet_at "$url"
     edit D.json D.json 'del value["endpoint"]["wait_s"]; value["endpoint"]["remote_engine_id"] = "nobody"'
     run "$kvferry" vllm worker --role consumer D.json
     [ "$status" -eq 1 ]
@@ -396,6 +400,8 @@ del value["check"]'
     matches vllm-worker-memory vllm worker --role consumer memory.json
     edit D.json input.json 'value["requests"] = "-"'
     matches vllm-worker-reads vllm worker --role consumer input.json
+    edit D.json blocks.json 'value["blocks"] = 33'
+    matches vllm-worker-blocks vllm worker --role consumer blocks.json
     edit D.json fill.json 'value["fill"] = {"pattern": 3, "file": "x"}'
     matches vllm-worker-fill vllm worker --role consumer fill.json
     edit D.json lengths.json 'value["pull"][0]["regions"]["block_len"].pop()'
