@@ -137,8 +137,8 @@ static bool derive(const struct cli_command *command, const char *path, const kv
     return true;
 }
 
-/** The first block of `a` that lies where a payload of `b` does, among `blocks`; -1 = none. Both of one group: blocks of
- *  several groups may lie over each other. */
+/** The first block of `a` that lies where a payload of `b` does, among `blocks`; -1 = none. Both of one group: blocks
+ *  of several groups may lie over each other. */
 static int64_t first_shared(const struct kvf_vllm_region *a, const struct kvf_vllm_region *b, int64_t blocks)
 {
     uint64_t apart = b->base_addr - a->base_addr, row = (uint64_t)a->block_len;
@@ -160,8 +160,8 @@ bool vllm_memory_apart(const struct cli_command *command, const char *path, cons
             if (block < 0)
                 continue;
             cli_error(command, "%s: blocks: region %zu (%s) reaches region %zu (%s) at its block %" PRId64
-                      ": there is room for %" PRId64 " blocks", path, i, list[i].layer_name, k, list[k].layer_name, block,
-                      block / ratio);
+                      ": there is room for %" PRId64 " blocks", path, i, list[i].layer_name, k, list[k].layer_name,
+                      block, block / ratio);
             return false;
         }
     }
