@@ -97,6 +97,11 @@ static void registered(void *context, enum kvf_status status, const char *text)
     worker->sender->serve_state = status == KVF_OK ? SERVING : FAILED;
     if (status != KVF_OK)
         kvfi_fail(&worker->sender->serve_error, status, "%s", text);
+    else
+        kvfi_logf(&worker->log, KVF_LOG_INFO, "vllm producer: engine %s, dp %" PRId64 " tp %" PRId64 " pp %" PRId64
+                  ", answers pulls at %s, as %s knows", worker->options.engine_id, worker->options.dp_rank,
+                  worker->options.tp_rank, worker->options.pp_rank, kvfi_channel_endpoint(worker->sender->channel),
+                  worker->options.bootstrap_url);
     kvfi_vllm_worker_changed(worker);
 }
 

@@ -314,7 +314,7 @@ static void peers_that_are_not_there(void **state)
 
     (void)state;
     consumer_open(&consumer, "127.0.0.1");
-    source_open(&source, 1000);
+    source_open(&source, 3000);
     producer_ready(&source.producer, "p-still", "xfer-still", ONE_GROUP(1));
     {
         struct asker asker = consumer.asker;

@@ -140,7 +140,7 @@ static void consumer_that_dies_leaves_blocks_until_expiry(void **state)
     void *pull;
 
     (void)state;
-    open_usual(&producer, 300);
+    open_usual(&producer, 1000);
     producer_ready(&producer, "p-req", "xfer", ONE_GROUP(1));
     pull = pull_one(&producer, &first, "d-req", "xfer", ONE_GROUP(3));
     pull_expect(pull, KVFI_VLLM_FINISH, "d-req", NULL, NULL);
@@ -206,7 +206,7 @@ static void replies_follow_readiness(void **state)
 
     (void)state;
     asker.layout_id = 77;
-    open_usual(&producer, 300);
+    open_usual(&producer, 1500);
     producer_ready(&producer, "p-b", "xfer-b", ONE_GROUP(1));
     pull = pull_send(&producer, &asker, wanted, 3);
     pull_expect_id(pull, KVFI_VLLM_CONTINUE, "d-b", NULL, NULL, 77);

@@ -30,10 +30,11 @@ static void gap_16_1_expiry_waits_for_writes(void **state)
     void *pull;
 
     (void)state;
-    open_usual(&producer, 100);
+    open_usual(&producer, 500);
     fake_hold(&producer, "");
-    producer_ready(&producer, "p-req", "xfer", ONE_GROUP(1));
     pull = pull_one(&producer, &D, "d-req", "xfer", ONE_GROUP(3));
+    producer_took(&producer, 1);
+    producer_ready(&producer, "p-req", "xfer", ONE_GROUP(1));
     fake_running(&producer, 1);
     producer_ready(&producer, "p-idle", "xfer-idle", ONE_GROUP(2));
     assert_string_equal(producer_finished(&producer, 1), "p-idle"); /* due later than the other one */
@@ -52,11 +53,12 @@ static void gap_16_1_expiry_after_a_failed_write(void **state)
     void *pull;
 
     (void)state;
-    open_usual(&producer, 100);
+    open_usual(&producer, 500);
     fake_hold(&producer, "");
     fake_return(&producer, -1);
-    producer_ready(&producer, "p-req", "xfer", ONE_GROUP(1));
     pull = pull_one(&producer, &D, "d-req", "xfer", ONE_GROUP(3));
+    producer_took(&producer, 1);
+    producer_ready(&producer, "p-req", "xfer", ONE_GROUP(1));
     fake_running(&producer, 1);
     producer_ready(&producer, "p-idle", "xfer-idle", ONE_GROUP(2));
     assert_string_equal(producer_finished(&producer, 1), "p-idle");
@@ -156,7 +158,7 @@ static void gap_16_2_placeholders_of_early_pulls_expire(void **state)
     void *pulls[2];
 
     (void)state;
-    open_usual(&producer, 200);
+    open_usual(&producer, 1000);
     for (int i = 0; i < 2; i++) pulls[i] = pull_one(&producer, &D, i == 0 ? "d-0" : "d-1", "xfer", ONE_GROUP(3));
     producer_took(&producer, 2);
     assert_int_equal(producer_stats(&producer).placeholders, 1);
