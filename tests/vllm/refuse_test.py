@@ -324,8 +324,6 @@ class Querying(Case):
         registry.hold.clear()
         registry.asked.clear()
         moves = [self.ask(self.producers.engine_id, registry.url) for _ in range(8)]
-        self.consumers.ranks[0].say(d_req_id="later", transfer_id=moves[0].transfer, block_ids=[],
-                                    remote_engine_id=self.producers.engine_id, remote_bootstrap_addr=registry.url)
         registry.hold.set()
         for move in moves:
             self.consumers.success(move)
