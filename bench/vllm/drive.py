@@ -142,6 +142,7 @@ def waiting(options, folder):
         return
     run(folder / "vllm-waiting")
     run(folder / "vllm-waiting", "--pulls", 10000, "--peers", 50)
+    run(folder / "vllm-waiting", "--pulls", 3000, "--descriptors", 1024)
 
 
 def pair(options, folder):

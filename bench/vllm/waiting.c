@@ -3,10 +3,11 @@
  * connections at a bare ROUTER of the same run; whether a pull whose request is ready is delayed by them; and how long
  * it takes until all are answered once all are ready.
  *
- *   vllm-waiting [--pulls N] [--peers N] [--samples N]
+ *   vllm-waiting [--pulls N] [--peers N] [--samples N] [--descriptors N]
  *
  * Processes: the bare ROUTER, the worker, and consumers, each with a Mooncake engine of its own and one layout. As
- * stock consumers do, they open a connection for each pull. */
+ * stock consumers do, they open a connection for each pull. The worker may have so many descriptors: with fewer than
+ * pulls, one sees what happens then. */
 #include "waiting.h"
 
 #include <errno.h>
@@ -25,7 +26,7 @@ enum { MOST_PEERS = 64 };
 struct scene {
     struct child worker, consumers[MOST_PEERS];
     char worker_endpoint[256];
-    int64_t peers, pulls, samples;
+    int64_t peers, pulls, samples, descriptors;
 };
 
 static int64_t first_number(const char *line) { return strtoll(line, NULL, 10); }
@@ -82,7 +83,7 @@ static struct latency latency_of(struct scene *scene, const char *prefix)
 
 static void open_scene(struct scene *scene)
 {
-    scene->worker = start(run_worker, 0);
+    scene->worker = start(run_worker, scene->descriptors);
     sscanf(answer_of(&scene->worker), "%255s", scene->worker_endpoint);
     for (int64_t i = 0; i < scene->peers; i++)
         scene->consumers[i] = start(run_consumer, i);
@@ -130,47 +131,71 @@ static int64_t bare_bytes(struct scene *scene, int64_t each, int64_t bytes)
     return memory[1] - memory[0];
 }
 
+/** What was found of them. */
+struct found {
+    int64_t pulls, waiting, answered, threads;
+    int64_t bytes, idle_bytes, used_bytes; /* of all together: the worker's, and those of connections */
+    double pulled_s, answered_s;
+    struct latency alone, among, afterwards;
+};
+
+static void report(const struct scene *scene, const struct found *found)
+{
+    int64_t pulls = found->pulls;
+
+    if (found->waiting < pulls)
+        printf("{\"bench\": \"vllm\", \"what\": \"waiting, short of descriptors\", \"pulls\": %" PRId64
+               ", \"descriptors\": %" PRId64 ", \"waiting\": %" PRId64 "}\n", pulls, scene->descriptors,
+               found->waiting);
+    else
+        printf("{\"bench\": \"vllm\", \"what\": \"waiting\", \"pulls\": %" PRId64 ", \"peers\": %" PRId64
+               ", \"ids\": %d, \"bytes_per_pull\": %" PRId64 ", \"idle_connection_bytes\": %" PRId64
+               ", \"used_connection_bytes\": %" PRId64 ", \"beyond_idle\": %" PRId64 ", \"beyond_used\": %" PRId64
+               ", \"aim_bytes\": 4096, \"threads\": %" PRId64 ", \"pulled_s\": %.2f}\n", pulls, scene->peers,
+               WAITING_IDS, found->bytes / pulls, found->idle_bytes / pulls, found->used_bytes / pulls,
+               (found->bytes - found->idle_bytes) / pulls, (found->bytes - found->used_bytes) / pulls, found->threads,
+               found->pulled_s);
+    printf("{\"bench\": \"vllm\", \"what\": \"all made ready\", \"pulls\": %" PRId64 ", \"answered\": %" PRId64
+           ", \"seconds\": %.2f}\n", pulls, found->answered, found->answered_s);
+    if (found->waiting == pulls)
+        printf("{\"bench\": \"vllm\", \"what\": \"a ready pull\", \"samples\": %" PRId64 ", \"alone_p50_us\": %.0f, "
+               "\"alone_p99_us\": %.0f, \"among_p50_us\": %.0f, \"among_p99_us\": %.0f, \"afterwards_p50_us\": %.0f, "
+               "\"afterwards_p99_us\": %.0f, \"among_against_alone\": %.2f}\n", scene->samples,
+               found->alone.p50_us, found->alone.p99_us, found->among.p50_us, found->among.p99_us,
+               found->afterwards.p50_us, found->afterwards.p99_us, found->among.p50_us / found->alone.p50_us);
+}
+
 static void run(struct scene *scene)
 {
-    int64_t each = scene->pulls / scene->peers, pulls = each * scene->peers;
-    int64_t idle, used, before, after, threads, began_ns;
-    struct latency alone, among, afterwards;
-    double seconds, pulled_s;
+    int64_t each = scene->pulls / scene->peers, before, after, began_ns;
+    struct found found = {.pulls = each * scene->peers};
     char line[LINE_BYTES];
 
     warm_up(scene);
-    idle = bare_bytes(scene, each, 1);
-    used = bare_bytes(scene, each, 0);
-    alone = latency_of(scene, "alone-");
+    found.idle_bytes = bare_bytes(scene, each, 1);
+    found.used_bytes = bare_bytes(scene, each, 0);
+    found.alone = latency_of(scene, "alone-");
     before = first_number(ask(&scene->worker, "memory 0"));
     began_ns = bench_now_ns();
     pull_all(scene, "wait-", each);
-    snprintf(line, sizeof line, "memory %" PRId64, pulls);
-    if (sscanf(ask(&scene->worker, line), "%" SCNd64 " %" SCNd64, &after, &threads) != 2)
+    snprintf(line, sizeof line, "memory %" PRId64, found.pulls);
+    if (sscanf(ask(&scene->worker, line), "%" SCNd64 " %" SCNd64 " %" SCNd64, &after, &found.threads,
+               &found.waiting) != 3)
         bench_fail("no memory told");
-    pulled_s = (double)(bench_now_ns() - began_ns) / 1e9;
-    among = latency_of(scene, "among-");
+    found.bytes = after - before;
+    found.pulled_s = (double)(bench_now_ns() - began_ns) / 1e9;
+    if (found.waiting == found.pulls)
+        found.among = latency_of(scene, "among-");
     tell_all(scene, "answers");
     began_ns = bench_now_ns();
-    snprintf(line, sizeof line, "ready wait- %" PRId64, pulls);
+    snprintf(line, sizeof line, "ready wait- %" PRId64, found.pulls);
     ask(&scene->worker, line);
-    pulls = hear_all(scene);
-    seconds = (double)(bench_now_ns() - began_ns) / 1e9;
-    snprintf(line, sizeof line, "finished %" PRId64, pulls);
+    found.answered = hear_all(scene);
+    found.answered_s = (double)(bench_now_ns() - began_ns) / 1e9;
+    snprintf(line, sizeof line, "finished %" PRId64, found.pulls);
     ask(&scene->worker, line);
-    afterwards = latency_of(scene, "after-");
-    printf("{\"bench\": \"vllm\", \"what\": \"waiting\", \"pulls\": %" PRId64 ", \"peers\": %" PRId64
-           ", \"ids\": %d, \"bytes_per_pull\": %" PRId64 ", \"idle_connection_bytes\": %" PRId64
-           ", \"used_connection_bytes\": %" PRId64 ", \"beyond_idle\": %" PRId64 ", \"beyond_used\": %" PRId64
-           ", \"aim_bytes\": 4096, \"threads\": %" PRId64
-           ", \"pulled_s\": %.2f}\n", pulls, scene->peers, WAITING_IDS, (after - before) / pulls, idle / pulls,
-           used / pulls, (after - before - idle) / pulls, (after - before - used) / pulls, threads, pulled_s);
-    printf("{\"bench\": \"vllm\", \"what\": \"all made ready\", \"pulls\": %" PRId64 ", \"answered\": %" PRId64
-           ", \"seconds\": %.2f}\n", each * scene->peers, pulls, seconds);
-    printf("{\"bench\": \"vllm\", \"what\": \"a ready pull\", \"samples\": %" PRId64 ", \"alone_p50_us\": %.0f, "
-           "\"alone_p99_us\": %.0f, \"among_p50_us\": %.0f, \"among_p99_us\": %.0f, \"afterwards_p50_us\": %.0f, "
-           "\"afterwards_p99_us\": %.0f, \"among_against_alone\": %.2f}\n", scene->samples, alone.p50_us, alone.p99_us,
-           among.p50_us, among.p99_us, afterwards.p50_us, afterwards.p99_us, among.p50_us / alone.p50_us);
+    found.afterwards = latency_of(scene, "after-");
+    report(scene, &found);
 }
 
 /* The most descriptors that one of the processes needs: libzmq takes one per connection, and a DEALER one more. */
@@ -198,6 +223,7 @@ int main(int argc, char **argv)
     scene.pulls = bench_option(argc, argv, "pulls", 10000);
     scene.peers = bench_option(argc, argv, "peers", 8);
     scene.samples = bench_option(argc, argv, "samples", 300);
+    scene.descriptors = bench_option(argc, argv, "descriptors", scene.pulls + 512);
     if (scene.peers > MOST_PEERS || scene.pulls < scene.peers)
         bench_fail("%" PRId64 " peers, expected 1 to %d, and not more than pulls", scene.peers, MOST_PEERS);
     raise_limit(scene.pulls, scene.peers);

@@ -38,9 +38,10 @@ void *open_socket(void *context, int type);
  *    memory N            waits for N messages in all        -> resident bytes */
 void run_bare(struct lines *lines, int64_t number);
 
-/** A producer's worker. It says where its side channel is, then answers
+/** A producer's worker with so many descriptors (0 = as many as this process). It says where its side channel is, then
+ *  answers
  *    ready PREFIX COUNT  requests PREFIX0, ... are ready    -> ok
- *    memory N            waits until N pulls wait           -> resident bytes, threads
+ *    memory N            waits until N pulls wait           -> resident bytes, threads, how many do
  *    finished N          waits until N requests are over    -> ok */
 void run_worker(struct lines *lines, int64_t number);
 

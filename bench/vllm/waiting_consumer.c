@@ -154,9 +154,12 @@ void run_consumer(struct lines *lines, int64_t number)
             say(lines, "ok");
         } else if (strncmp(line, "answers", 7) == 0) {
             count = consumer.count;
-            for (int64_t i = 0; i < count; i++)
+            for (int64_t i = 0; i < count; i++) {
                 take_answer(consumer.sockets[i]);
+                zmq_close(consumer.sockets[i]);
+            }
             say(lines, "%lld", count);
+            consumer.count = 0;
             close_all(&consumer);
         } else if (strncmp(line, "close", 5) == 0) {
             close_all(&consumer);

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "bench.h"
 #include "kit.h"
@@ -41,6 +42,7 @@ static kvf_vllm_worker *open_worker(struct vllm_cache *cache, struct bench_memor
     kvf_vllm_worker_options_init(&options, sizeof options);
     options.role = KVF_VLLM_PRODUCER;
     options.engine_id = "p-engine";
+    options.log = (struct kvf_log_sink){.fd = 2, .level = KVF_LOG_WARN};
     options.total_kv_heads = 8;
     options.group_kinds = kinds;
     options.group_count = 1;
@@ -81,14 +83,20 @@ static void take_events(kvf_vllm_worker *worker)
             bench_fail("the worker tells of %s: %s", event.req_id, event.text);
 }
 
-static void wait_for_pulls(kvf_vllm_worker *worker, int64_t wanted)
+/* Until there are so many, or none has come for two seconds. Returns how many. */
+static int64_t wait_for_pulls(kvf_vllm_worker *worker, int64_t wanted)
 {
     struct kvf_vllm_worker_stats stats = {.struct_size = sizeof stats};
+    int64_t last = 0, came_ns = bench_now_ns();
 
     do {
         take_events(worker);
         kvf_vllm_worker_get_stats(worker, &stats, &error);
-    } while (stats.pulls_waiting < wanted);
+        if (stats.pulls_waiting != last)
+            came_ns = bench_now_ns();
+        last = stats.pulls_waiting;
+    } while (last < wanted && bench_now_ns() - came_ns < 2 * SECOND);
+    return last;
 }
 
 static void wait_for_ends(kvf_vllm_worker *worker, int64_t wanted)
@@ -103,16 +111,29 @@ static void wait_for_ends(kvf_vllm_worker *worker, int64_t wanted)
     }
 }
 
+static void limit_descriptors(int64_t count)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        bench_fail("no limit of descriptors");
+    limit.rlim_cur = (rlim_t)count;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        bench_fail("%" PRId64 " descriptors cannot be had", count);
+}
+
 void run_worker(struct lines *lines, int64_t number)
 {
     static struct vllm_cache cache;
     struct kvf_vllm_endpoints endpoints = {.struct_size = sizeof endpoints};
     struct bench_memory memory;
-    kvf_vllm_worker *worker = open_worker(&cache, &memory);
+    kvf_vllm_worker *worker;
     char line[LINE_BYTES], prefix[32];
     long long count;
 
-    (void)number;
+    if (number > 0)
+        limit_descriptors(number);
+    worker = open_worker(&cache, &memory);
     vllm_check(kvf_vllm_worker_endpoints(worker, &endpoints, &error), &error, "endpoints");
     say(lines, "%s", endpoints.side_channel);
     while (hear(lines, line)) {
@@ -120,8 +141,11 @@ void run_worker(struct lines *lines, int64_t number)
             make_ready(worker, prefix, count);
             say(lines, "ok");
         } else if (sscanf(line, "memory %lld", &count) == 1) {
-            wait_for_pulls(worker, count);
-            say(lines, "%" PRId64 " %" PRId64, bench_resident_bytes(), threads_of_this());
+            int64_t waiting = wait_for_pulls(worker, count);
+            bool all = waiting >= count; /* else there are no descriptors left to look with */
+
+            say(lines, "%" PRId64 " %" PRId64 " %" PRId64, all ? bench_resident_bytes() : 0,
+                all ? threads_of_this() : 0, waiting);
         } else if (sscanf(line, "finished %lld", &count) == 1) {
             wait_for_ends(worker, count);
             say(lines, "ok");
