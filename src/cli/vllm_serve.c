@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -169,6 +170,17 @@ static int register_memory(struct vllm_serve *serve)
     return code;
 }
 
+/* Each pull that waits is a connection. What the system allows is for the asking; without, the worker tells. */
+static void raise_descriptors(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 static int open_worker(struct vllm_serve *serve)
 {
     const struct vllm_endpoint *endpoint = &serve->spec.endpoint;
@@ -176,6 +188,7 @@ static int open_worker(struct vllm_serve *serve)
     struct kvf_error error = {.position = -1};
     char url[KVF_VLLM_ADDRESS_BYTES], made[64];
     make_id(serve, made, sizeof(made));
+    raise_descriptors();
     int code = open_directory(serve, url, sizeof(url));
     if (code != CLI_OK)
         return code;
