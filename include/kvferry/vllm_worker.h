@@ -81,7 +81,8 @@ struct kvf_vllm_worker_options {
     int64_t topology_refresh_ns;     /**< what a registry said is asked again before use when it is older or incomplete,
                                           or its engine did not answer; default 30 s */
     int64_t max_pulls;               /**< pulls that wait for readiness or are written, in all; default 65536 */
-    int64_t max_transfers;           /**< transfer ids that are tracked; pulls for more are refused. Default 262144 */
+    int64_t max_transfers;           /**< transfer ids that steps told of, and with them those that only pulls have
+                                          named: pulls for more are refused, and steps with more. Default 262144 */
     int64_t max_message_bytes;       /**< longest message of the side channel; default 64 MiB */
     int64_t max_prepared;            /**< layouts of peers that are remembered; default 1024 */
     int64_t event_capacity;          /**< events held; the oldest go. Default 65536 */

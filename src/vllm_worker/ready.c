@@ -167,11 +167,27 @@ static enum kvf_status make_sends(kvf_vllm_worker *worker, const struct kvf_vllm
     return status;
 }
 
+/* Those of which steps have told already are no more by this one; and those that only peers named take no room from
+ * what the scheduler decides. */
+static enum kvf_status check_room(const kvf_vllm_worker *worker, const struct kvfi_vllm_send_intake *intake,
+                                  struct kvf_error *error)
+{
+    const struct kvfi_vllm_sender *sender = worker->sender;
+    int64_t told = sender->known + sender->ready, more = 0;
+
+    for (size_t i = 0; i < intake->send_count; i++) {
+        const struct kvfi_vllm_transfer *old = kvfi_vllm_transfer_find(sender, intake->sends[i]->transfer_id);
+        more += old == NULL || (old->state != KVFI_VLLM_KNOWN && old->state != KVFI_VLLM_READY);
+    }
+    if (more > 0 && told + more > worker->options.max_transfers)
+        return kvfi_fail(error, KVF_ERR_LIMIT, "step: %" PRId64 " transfers are tracked and %" PRId64 " more come, at "
+                         "most %" PRId64, told, more, worker->options.max_transfers);
+    return KVF_OK;
+}
+
 enum kvf_status kvfi_vllm_sender_prepare(kvf_vllm_worker *worker, const struct kvf_vllm_step *step,
                                          struct kvfi_vllm_send_intake **out, struct kvf_error *error)
 {
-    const struct kvfi_vllm_sender *sender = worker->sender;
-    int64_t tracked = sender->unknown + sender->known + sender->ready;
     struct kvfi_vllm_send_intake *intake;
     enum kvf_status status;
     size_t all;
@@ -179,10 +195,6 @@ enum kvf_status kvfi_vllm_sender_prepare(kvf_vllm_worker *worker, const struct k
     *out = NULL;
     if (step->send_count == 0 && step->not_processed_count == 0)
         return KVF_OK;
-    if (step->send_count > (size_t)worker->options.max_transfers ||
-        tracked > worker->options.max_transfers - (int64_t)step->send_count)
-        return kvfi_fail(error, KVF_ERR_LIMIT, "step: %" PRId64 " transfers are tracked and %zu more come, at most %"
-                         PRId64, tracked, step->send_count, worker->options.max_transfers);
     if (!kvfi_add_size(step->send_count, step->not_processed_count, &all) || all > SIZE_MAX / 2 / sizeof(void *))
         return kvfi_fail_memory(error, "a step");
     intake = kvfi_alloc_zeroed(1, sizeof *intake + all * sizeof(void *));
@@ -193,6 +205,8 @@ enum kvf_status kvfi_vllm_sender_prepare(kvf_vllm_worker *worker, const struct k
     intake->sends = intake->room;
     intake->drops = intake->room + step->send_count;
     status = make_sends(worker, step, intake, error);
+    if (status == KVF_OK)
+        status = check_room(worker, intake, error);
     if (status == KVF_OK)
         *out = intake;
     else
