@@ -239,6 +239,37 @@ static void gap_16_2_request_that_is_replaced(void **state)
     producer_close(&producer);
 }
 
+/* ---- 16.4: descriptors ------------------------------------------------------------------------------------------ */
+
+/* Layers that share a row on both sides, in adjacent blocks: one descriptor, not one for each layer and block. */
+static void gap_16_4_rows_go_as_one(void **state)
+{
+    static const struct kvf_vllm_region rows[] = {
+        {.layer_name = LAYER_0, .base_addr = 0x1000, .block_len = 4096, .kv_block_len = 2048, .row_offset = 0},
+        {.layer_name = "model.layers.1.self_attn", .layer_index = 1, .base_addr = 0x1800, .block_len = 4096,
+         .kv_block_len = 2048, .row_offset = 2048}};
+    struct kvf_vllm_region theirs[] = {rows[0], rows[1]};
+    const struct asker asker = {.regions = theirs, .region_count = 2};
+    const struct fake_call *call;
+    struct producer producer;
+    void *pull;
+
+    (void)state;
+    theirs[0].base_addr = 0x200000;
+    theirs[1].base_addr = 0x200800;
+    producer_open(&producer, &(struct producer_setup){.regions = rows, .region_count = 2});
+    producer_ready(&producer, "p-req", "xfer", ONE_GROUP(1, 2, 3, 4, 5, 6, 7, 8));
+    pull = pull_one(&producer, &asker, "d-req", "xfer", ONE_GROUP(10, 11, 12, 13, 14, 15, 16, 17));
+    pull_expect(pull, KVFI_VLLM_FINISH, "d-req", NULL, NULL);
+    call = fake_call(&producer, 0);
+    assert_int_equal(call->count, 1);
+    assert_int_equal(call->list[0].src_address, 0x1000 + 4096);
+    assert_int_equal(call->list[0].dst_address, 0x200000 + 10 * 4096);
+    assert_int_equal(call->list[0].bytes, 8 * 4096);
+    pull_close(pull);
+    producer_close(&producer);
+}
+
 /* ---- 16.5: nobody waits for others ----------------------------------------------------------------------------- */
 
 enum { PEERS = 8, WAITING = 10000 };
@@ -452,6 +483,7 @@ int main(void)
         cmocka_unit_test(gap_16_2_expired_request_is_answered),
         cmocka_unit_test(gap_16_2_late_comer_is_answered),
         cmocka_unit_test(gap_16_2_request_that_is_replaced),
+        cmocka_unit_test(gap_16_4_rows_go_as_one),
         cmocka_unit_test(gap_16_5_waiting_pulls_hold_up_nobody),
         cmocka_unit_test(gap_16_5_slow_peer_holds_up_itself_alone),
         cmocka_unit_test(gap_16_6_repeated_pull_counts_once),

@@ -143,6 +143,7 @@ static void fill_options(const struct producer_setup *setup, struct kvf_vllm_wor
     options->layers = layers;
     options->layer_count = 2;
     options->host = setup->host;
+    options->side_port = setup->side_port;
     options->bootstrap_url = setup->bootstrap_url;
     options->register_attempts = 1;
     options->abort_request_timeout_ns = setup->abort_ms * KVFI_MS;

@@ -2,6 +2,7 @@
 /* Upstream's own tests of a producer worker, by their names and with their numbers. */
 #include "producer_kit.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -203,13 +204,13 @@ static void worker_get_finished_timeout(void **state)
     producer_close(&producer);
 }
 
-/* What the listener could not do comes back from registering: here there is no registry. */
+/* What the listener could not do comes back from registering: no registry is there, the address is taken. */
 static void sender_listener_failure_propagates_to_caller(void **state)
 {
     const struct kvf_vllm_region own[] = {region_of(LAYER_0, 0, 0x1000, 4096, 0)};
     struct producer_setup setup = {.regions = own, .region_count = 1, .bootstrap_url = "http://127.0.0.1:1"};
     struct kvf_vllm_endpoints endpoints = {.struct_size = sizeof endpoints};
-    struct producer producer;
+    struct producer producer, second;
     struct kvf_error error = {.text = ""};
 
     (void)state;
@@ -219,6 +220,12 @@ static void sender_listener_failure_propagates_to_caller(void **state)
     assert_int_equal(kvf_vllm_worker_endpoints(producer.worker, &endpoints, NULL), KVF_OK);
     assert_string_equal(endpoints.side_channel, "");
     assert_int_equal(endpoints.layout_id, 0);
+    producer_close(&producer);
+    setup.bootstrap_url = NULL;
+    producer_open(&producer, &setup);
+    setup.side_port = (int32_t)strtol(strrchr(producer.address, ':') + 1, NULL, 10);
+    assert_int_equal(producer_try_open(&second, &setup, &error), KVF_ERR_ADDRESS_IN_USE);
+    producer_close(&second);
     producer_close(&producer);
 }
 
