@@ -188,15 +188,23 @@ static bool take(const struct cli_command *command, const char *path, const json
     return fits;
 }
 
+/** What this machine has. */
+static int64_t machine_bytes(void)
+{
+    int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 && pages < LARGEST / page ? pages * page : LARGEST;
+}
+
 /** Maps the spans. The last twelve bits of an address stay. */
 static bool map(const struct cli_command *command, const char *path, struct vllm_memory *memory)
 {
     char text[24];
+    int64_t most = machine_bytes();
     for (size_t i = 0; i < memory->count; i++) {
         struct vllm_span *span = &memory->spans[i];
         size_t shift = VLLM_GUARD_BYTES + (size_t)(span->base % 4096);
         size_t bytes = shift + (size_t)span->bytes + VLLM_GUARD_BYTES;
-        void *got = memory->bytes <= LARGEST - span->bytes
+        void *got = memory->bytes <= most - span->bytes
                         ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
                         : MAP_FAILED;
         if (got == MAP_FAILED) {

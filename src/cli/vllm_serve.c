@@ -174,14 +174,13 @@ static int register_memory(struct vllm_serve *serve)
 static void raise_descriptors(void)
 {
     struct rlimit limit;
-
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max)
         return;
     limit.rlim_cur = limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-static int open_worker(struct vllm_serve *serve)
+static int open_worker(struct vllm_serve *serve, int signal_fd)
 {
     const struct vllm_endpoint *endpoint = &serve->spec.endpoint;
     struct kvf_vllm_worker_options options;
@@ -210,7 +209,7 @@ static int open_worker(struct vllm_serve *serve)
         (struct kvf_log_sink){.fd = STDERR_FILENO, .level = serve->options->verbose ? KVF_LOG_INFO : KVF_LOG_WARN};
     if (kvf_vllm_worker_open(&options, &serve->worker, &error) != KVF_OK)
         return cli_library_error(serve->command, NULL, &error);
-    code = register_memory(serve);
+    code = vllm_serve_interruptible(serve, signal_fd, register_memory);
     return code == CLI_OK ? tell_ready(serve, options.engine_id, url) : code;
 }
 
@@ -479,7 +478,7 @@ int vllm_serve_run(const struct cli_command *command, const struct vllm_serve_op
     if (code == CLI_OK)
         code = open_memory(&serve);
     if (code == CLI_OK)
-        code = open_worker(&serve);
+        code = open_worker(&serve, signal_fd);
     if (code == CLI_OK)
         code = vllm_serve_await(&serve, signal_fd);
     if (code == CLI_OK)

@@ -57,6 +57,9 @@ void vllm_serve_events(struct vllm_serve *serve);
 /** How many requests are not over. */
 size_t vllm_serve_unfinished(const struct vllm_serve *serve);
 
+/** Makes a call that may block for long; a signal ends the process meanwhile. Returns what it returns. */
+int vllm_serve_interruptible(struct vllm_serve *serve, int signal_fd, int (*call)(struct vllm_serve *serve));
+
 /** Lets a consumer wait for its producer, if endpoint.wait_s says so, and finds out the engine's id if nobody said it.
  *  Returns an exit code. */
 int vllm_serve_await(struct vllm_serve *serve, int signal_fd);

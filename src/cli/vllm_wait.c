@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A consumer that is started before its producer. */
+/* Waiting at the start: for a registry, and for a producer that comes later than its consumer. */
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "cli/vllm_query.h"
 #include "cli/vllm_serve.h"
@@ -18,6 +21,39 @@ static bool keep_id(struct vllm_spec *spec, const char *id)
         memcpy(copy, id, strlen(id));
     spec->endpoint.remote_engine_id = copy;
     return copy != NULL;
+}
+
+/** What ends the process on a signal while a call blocks. */
+struct watch {
+    int signal_fd, done_fd;
+};
+
+static void *watch_signals(void *context)
+{
+    const struct watch *watch = context;
+    struct pollfd waits[2] = {{.fd = watch->signal_fd, .events = POLLIN}, {.fd = watch->done_fd, .events = POLLIN}};
+    while (poll(waits, 2, -1) < 0) {
+    }
+    if ((waits[1].revents & POLLIN) == 0)
+        _exit(CLI_FAILED);
+    return NULL;
+}
+
+int vllm_serve_interruptible(struct vllm_serve *serve, int signal_fd, int (*call)(struct vllm_serve *serve))
+{
+    struct watch watch = {.signal_fd = signal_fd, .done_fd = eventfd(0, EFD_CLOEXEC)};
+    uint64_t one = 1;
+    pthread_t thread;
+    bool watches = signal_fd >= 0 && watch.done_fd >= 0 && pthread_create(&thread, NULL, watch_signals, &watch) == 0;
+    int code = call(serve);
+    if (watches) {
+        while (write(watch.done_fd, &one, sizeof(one)) != (ssize_t)sizeof(one)) {
+        }
+        pthread_join(thread, NULL);
+    }
+    if (watch.done_fd >= 0)
+        close(watch.done_fd);
+    return code;
 }
 
 int vllm_serve_await(struct vllm_serve *serve, int signal_fd)

@@ -7,7 +7,7 @@ examples=$(realpath "$BATS_TEST_DIRNAME/../../examples/vllm")
 
 teardown() {
     for process in ${background:-}; do
-        kill -KILL "$process" 2>/dev/null || true
+        { kill -KILL "$process" && wait "$process"; } 2>/dev/null || true
     done
 }
 
