@@ -115,7 +115,8 @@ KVF_API enum kvf_status kvf_vllm_worker_register(kvf_vllm_worker *worker, const 
                                                  int32_t has_opaque_row, struct kvf_error *error);
 
 /** Takes the memory back from the transfer engine (an engine that goes to sleep), and registers the same again. The
- *  regions and the layout id stay. Pulls that come meanwhile wait.
+ *  regions and the layout id stay. Until then no step is taken; what is out or offered is waited for, up to the
+ *  timeout. Pulls that come while it sleeps wait.
  *  @return KVF_OK; KVF_ERR_AGAIN (requests are out); KVF_ERR_INVALID_ARGUMENT (not registered; asleep or
  *          awake already) */
 KVF_API enum kvf_status kvf_vllm_worker_sleep(kvf_vllm_worker *worker, int64_t timeout_ns, struct kvf_error *error);

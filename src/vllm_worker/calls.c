@@ -86,9 +86,11 @@ static enum kvf_status check_step(const kvf_vllm_worker *worker, const struct kv
     if ((step->send_count > 0 || step->not_processed_count > 0) && !worker->produces)
         return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "step: sends has %zu requests and not_processed %zu, but "
                          "this worker is a consumer alone", step->send_count, step->not_processed_count);
-    if (!worker->registered || worker->asleep)
+    if (!worker->registered || worker->asleep || worker->changing)
         return kvfi_fail(error, KVF_ERR_AGAIN, "step: the worker %s",
-                         worker->asleep ? "is asleep" : "has no memory registered");
+                         !worker->registered ? "has no memory registered"
+                         : worker->asleep    ? "is asleep"
+                                             : "is about to sleep");
     return KVF_OK;
 }
 

@@ -314,8 +314,9 @@ static enum kvf_status run_sleep(kvf_vllm_worker *worker, void *argument, struct
                            worker->registered ? "is asleep" : "has no memory registered");
     if (status != KVF_OK)
         return status;
-    call->begun = worker->changing = worker->asleep = true; /* nothing new begins */
+    call->begun = worker->changing = true; /* no step is taken; what is offered is still sent */
     call->left = held(worker);
+    worker->asleep = call->left == 0;
     return KVF_OK;
 }
 

@@ -45,7 +45,7 @@ struct kvf_vllm_worker {
     bool has_opaque_row;
     uint64_t layout_id;  /* 0 without layout ids */
     bool registered, asleep;
-    bool changing;       /* a call registers, puts to sleep or wakes; it alone ends this */
+    bool changing;       /* a call registers, puts to sleep or wakes; it alone ends this. No step is taken */
     bool was_registered; /* of that call: the transfer engine had the memory before */
     bool closed;         /* shutting down: nothing new begins */
 
@@ -176,7 +176,7 @@ void kvfi_vllm_sender_begin(kvf_vllm_worker *worker, struct kvfi_vllm_send_intak
 void kvfi_vllm_sender_abandon(kvf_vllm_worker *worker, struct kvfi_vllm_send_intake *intake);
 void kvfi_vllm_sender_count_over(kvf_vllm_worker *worker, struct kvfi_vllm_over_counts *counts);
 void kvfi_vllm_sender_take_over(kvf_vllm_worker *worker, struct kvfi_vllm_over_lists *lists);
-/** Requests whose blocks are offered and not over. */
+/** Requests whose blocks are offered and not over. Whoever lowers it calls kvfi_vllm_worker_changed. */
 int64_t kvfi_vllm_sender_offered(const kvf_vllm_worker *worker);
 /** Writes that are out. Whoever lowers it calls kvfi_vllm_worker_changed. */
 int64_t kvfi_vllm_sender_busy(const kvf_vllm_worker *worker);

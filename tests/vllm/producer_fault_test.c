@@ -61,11 +61,88 @@ static void known_requests_become_ready_at_the_limit(void **state)
     producer_close(&producer);
 }
 
+/* ---- sleep ----------------------------------------------------------------------------------------------------- */
+
+struct sleeper {
+    struct producer *producer;
+    pthread_t thread;
+    enum kvf_status status;
+    int64_t took_ns;
+};
+
+static void *sleep_now(void *argument)
+{
+    struct sleeper *sleeper = argument;
+    int64_t began_ns = kvfi_now_ns();
+
+    sleeper->status = kvf_vllm_worker_sleep(sleeper->producer->worker, 10 * KVFI_SECOND, NULL);
+    sleeper->took_ns = kvfi_now_ns() - began_ns;
+    return NULL;
+}
+
+/* Waits until the worker takes no steps any more. */
+static void sleeper_begin(struct sleeper *sleeper, struct producer *producer)
+{
+    struct kvf_vllm_step step = {.struct_size = sizeof step};
+
+    *sleeper = (struct sleeper){.producer = producer};
+    assert_int_equal(pthread_create(&sleeper->thread, NULL, sleep_now, sleeper), 0);
+    while (kvf_vllm_worker_step(producer->worker, &step, NULL) == KVF_OK) { }
+}
+
+static void sleeper_end(struct sleeper *sleeper)
+{
+    pthread_join(sleeper->thread, NULL);
+    assert_int_equal(sleeper->status, KVF_OK);
+    assert_true(sleeper->took_ns < 5 * KVFI_SECOND);
+}
+
+/* Who wants to sleep sends what it has offered, instead of keeping the pulls that would end its waiting. */
+static void sleep_waits_for_pulls_and_serves_them(void **state)
+{
+    const struct kvf_vllm_ids none = {NULL, 0};
+    struct sleeper sleeper;
+    struct producer producer;
+    void *pull;
+
+    (void)state;
+    for (int released = 0; released < 2; released++) { /* with bytes, and without */
+        producer_open(&producer, &(struct producer_setup){.regions = OWN, .region_count = 1});
+        producer_ready(&producer, "p-req", "xfer", ONE_GROUP(1));
+        sleeper_begin(&sleeper, &producer);
+        pull = released ? pull_one(&producer, &D, "d-req", "xfer", &none, 1)
+                        : pull_one(&producer, &D, "d-req", "xfer", ONE_GROUP(3));
+        pull_expect(pull, KVFI_VLLM_FINISH, "d-req", NULL, NULL);
+        pull_close(pull);
+        sleeper_end(&sleeper);
+        assert_string_equal(producer_finished(&producer, 1), "p-req");
+        assert_int_equal(fake_call_count(&producer), released ? 0 : 1);
+        producer_close(&producer);
+    }
+}
+
+/* It hears of requests that expire, too. */
+static void sleep_waits_for_expiry(void **state)
+{
+    struct sleeper sleeper;
+    struct producer producer;
+
+    (void)state;
+    producer_open(&producer, &(struct producer_setup){.regions = OWN, .region_count = 1, .abort_ms = 300});
+    producer_ready(&producer, "p-req", "xfer", ONE_GROUP(1));
+    sleeper_begin(&sleeper, &producer);
+    sleeper_end(&sleeper);
+    assert_string_equal(producer_finished(&producer, 1), "p-req");
+    producer_close(&producer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_of_peers_do_not_refuse_steps),
         cmocka_unit_test(known_requests_become_ready_at_the_limit),
+        cmocka_unit_test(sleep_waits_for_pulls_and_serves_them),
+        cmocka_unit_test(sleep_waits_for_expiry),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
