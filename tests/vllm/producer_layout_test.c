@@ -203,6 +203,8 @@ static void options_are_checked(void **state)
         {"abort_request_timeout_ns", {.role = 1, .abort_request_timeout_ns = -1}},
         {"engine_id", {.role = 1, .bootstrap_url = "http://127.0.0.1:1"}},
         {"host", {.role = 1, .host = ""}},
+        {"host", {.role = 1, .host = "0.0.0.0"}},
+        {"host", {.role = 3, .host = "::"}},
     };
     struct kvf_error error = {.text = ""};
     kvf_vllm_worker *worker = NULL;
