@@ -22,7 +22,7 @@ enum {
     MOST_PP = 3,
     MOST_RANKS = MOST_TP * MOST_PP,
     MOST_IDS = 8,
-    BLOCKS = 24 /* logical, of each rank */
+    BLOCKS = 32 /* logical, of each rank: more than all ids of a request */
 };
 
 /** What the model keeps, in numbers of the whole model. */
