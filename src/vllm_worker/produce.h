@@ -37,7 +37,7 @@ struct kvfi_vllm_puller {
 /** Something that this side has placed: a repeat of it is answered, not written again. */
 struct kvfi_vllm_taken {
     struct kvfi_vllm_puller *puller; /* acquired */
-    uint64_t copy;                   /* hash of the request's id and its blocks */
+    uint64_t copy;                   /* hash of the request's id, its blocks, and whose memory they are in */
 };
 
 enum kvfi_vllm_transfer_state {

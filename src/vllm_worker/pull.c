@@ -54,21 +54,35 @@ void kvfi_vllm_sender_refuse(kvf_vllm_worker *worker, const struct kvfi_route *f
 
 /* ---- an answer ------------------------------------------------------------------------------------------------- */
 
-/* FNV-1a from a secret start, over the request's id and its blocks. */
-static uint64_t copy_of(const struct kvfi_vllm_sender *sender, const struct kvfi_vllm_wanted *wanted)
+/* FNV-1a. */
+static uint64_t mix(uint64_t hash, uint64_t word)
 {
-    uint64_t hash = sender->seed;
+    for (int shift = 0; shift < 64; shift += 8)
+        hash = (hash ^ (word >> shift & 0xFF)) * UINT64_C(0x100000001B3);
+    return hash;
+}
 
+/* Whose memory it is, from a secret start: who was started anew, or has registered anew, has got nothing yet. */
+static uint64_t memory_of(const struct kvfi_vllm_sender *sender, const kvf_vllm_prepared *prepared, uint64_t layout_id)
+{
+    size_t count;
+    const struct kvf_vllm_region *regions = kvf_vllm_regions_get(kvf_vllm_prepared_remote(prepared), &count);
+    uint64_t hash = mix(sender->seed, layout_id);
+
+    for (size_t i = 0; i < count; i++)
+        hash = mix(hash, regions[i].base_addr);
+    return hash;
+}
+
+/* That, the request's id and its blocks. */
+static uint64_t copy_of(uint64_t hash, const struct kvfi_vllm_wanted *wanted)
+{
     for (const char *at = wanted->d_req_id; *at != '\0'; at++)
         hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001B3);
     for (size_t i = 0; i < wanted->group_count; i++) {
         hash = (hash ^ (wanted->groups[i].count + UINT64_C(0x9E3779B97F4A7C15))) * UINT64_C(0x100000001B3);
-        for (size_t k = 0; k < wanted->groups[i].count; k++) {
-            uint64_t id = (uint64_t)wanted->groups[i].ids[k];
-
-            for (int shift = 0; shift < 64; shift += 8)
-                hash = (hash ^ (id >> shift & 0xFF)) * UINT64_C(0x100000001B3);
-        }
+        for (size_t k = 0; k < wanted->groups[i].count; k++)
+            hash = mix(hash, (uint64_t)wanted->groups[i].ids[k]);
     }
     return hash ^ hash >> 32;
 }
@@ -104,8 +118,7 @@ static char *lay_text(char *at, const char *text, const char **out)
 }
 
 /* Words first, texts behind all of them. */
-static void lay_entries(const struct kvfi_vllm_sender *sender, const struct kvfi_vllm_pull *pull,
-                        struct kvfi_vllm_answer *answer)
+static void lay_entries(const struct kvfi_vllm_pull *pull, uint64_t memory, struct kvfi_vllm_answer *answer)
 {
     char *at = (char *)(answer->entries + pull->request_count);
 
@@ -116,7 +129,7 @@ static void lay_entries(const struct kvfi_vllm_sender *sender, const struct kvfi
         struct kvfi_vllm_entry *entry = &answer->entries[i];
 
         entry->answer = answer;
-        entry->copy = copy_of(sender, wanted);
+        entry->copy = copy_of(memory, wanted);
         entry->groups = (struct kvf_vllm_ids *)(void *)at;
         entry->group_count = wanted->group_count;
         at += wanted->group_count * sizeof *wanted->groups;
@@ -157,7 +170,7 @@ static enum kvf_status make_answer(kvf_vllm_worker *worker, const struct kvfi_vl
         free(answer);
         return kvfi_fail_memory(error, "a consumer rank");
     }
-    lay_entries(sender, pull, answer);
+    lay_entries(pull, memory_of(sender, prepared, pull->peer.layout_id), answer);
     answer->from = *from;
     answer->prepared = prepared;
     answer->layout_id = pull->peer.layout_id;

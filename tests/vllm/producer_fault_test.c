@@ -61,6 +61,47 @@ static void known_requests_become_ready_at_the_limit(void **state)
     producer_close(&producer);
 }
 
+/* ---- a consumer that was started anew -------------------------------------------------------------------------- */
+
+static const struct kvf_vllm_region HALVES[] = {{.layer_name = LAYER_0, .base_addr = 0x200000, .block_len = 2048,
+                                                 .kv_block_len = 2048, .row_offset = KVF_VLLM_NO_ROW}};
+static const struct kvf_vllm_region MOVED[] = {{.layer_name = LAYER_0, .base_addr = 0x300000, .block_len = 2048,
+                                                .kv_block_len = 2048, .row_offset = KVF_VLLM_NO_ROW}};
+
+/* What was placed in the memory of the process before is not in the memory of the one that has its address now. */
+static void restarted_consumer_is_not_told_of_old_bytes(void **state)
+{
+    struct asker other, rank = {.regions = HALVES, .region_count = 1, .tp_size = 2, .layout_id = 0xA};
+    struct producer producer;
+    void *pull;
+
+    (void)state;
+    producer_open(&producer, &(struct producer_setup){.regions = OWN, .region_count = 1});
+    producer_ready(&producer, "p-req", "xfer", ONE_GROUP(1));
+    for (size_t i = 0; i < 4; i++) { /* twice the same, then registered anew, then at other addresses */
+        rank.layout_id = i < 2 ? 0xA : 0xB;
+        rank.regions = i < 3 ? HALVES : MOVED;
+        rank.bare = i == 1;
+        pull = pull_one(&producer, &rank, "d-req", "xfer", ONE_GROUP(3));
+        pull_expect_id(pull, KVFI_VLLM_FINISH, "d-req", NULL, NULL, rank.layout_id);
+        pull_close(pull);
+        assert_int_equal(fake_call_count(&producer), i < 2 ? 1 : i);
+        assert_string_equal(producer_finished(&producer, 0), ""); /* it is one rank all the same */
+    }
+    other = rank;
+    other.tp_rank = 1;
+    pull = pull_one(&producer, &other, "d-req", "xfer", ONE_GROUP(3));
+    pull_expect_id(pull, KVFI_VLLM_FINISH, "d-req", NULL, NULL, 0xB);
+    pull_close(pull);
+    assert_string_equal(producer_finished(&producer, 1), "p-req");
+    rank.layout_id = 0xC; /* too late, and not told otherwise */
+    pull = pull_one(&producer, &rank, "d-req", "xfer", ONE_GROUP(3));
+    pull_expect_id(pull, KVFI_VLLM_FINISH, NULL, "d-req", "Transfer xfer was sent already, to all that were expected.",
+                   0xC);
+    pull_close(pull);
+    producer_close(&producer);
+}
+
 /* ---- sleep ----------------------------------------------------------------------------------------------------- */
 
 struct sleeper {
@@ -141,6 +182,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_of_peers_do_not_refuse_steps),
         cmocka_unit_test(known_requests_become_ready_at_the_limit),
+        cmocka_unit_test(restarted_consumer_is_not_told_of_old_bytes),
         cmocka_unit_test(sleep_waits_for_pulls_and_serves_them),
         cmocka_unit_test(sleep_waits_for_expiry),
     };
