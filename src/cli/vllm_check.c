@@ -81,6 +81,7 @@ static int source_init(struct vllm_serve *serve, const json_t *object, struct so
         return CLI_INPUT;
     }
     vllm_producer_spec(&source->rank, &spec);
+    spec.keeps_layers_apart = 1; /* as workers do */
     vllm_peer(&serve->spec.rank, &peer);
     int code = CLI_FAILED;
     enum kvf_status status = kvf_vllm_regions_expand(&source->rank.regions, source->rank.layers,

@@ -55,13 +55,15 @@ static enum kvf_status expand_remote(const kvf_vllm_producer *producer, struct k
 }
 
 /** Merges neighbours, where one cut per pair is right for all that is merged. */
-static enum kvf_status coalesce(const struct kvfi_vllm_ranks *ranks, struct kvfi_vllm_pairs *pairs, bool covered,
-                                struct kvf_error *error)
+static enum kvf_status coalesce(const kvf_vllm_producer *producer, const struct kvfi_vllm_ranks *ranks,
+                                struct kvfi_vllm_pairs *pairs, bool covered, struct kvf_error *error)
 {
+    bool places_heads = ranks->total_heads > 1 && ranks->remote_tp_size <= ranks->total_heads;
     int64_t ratio;
     enum kvf_status status = kvfi_vllm_tp_ratio(ranks->tp_size, ranks->remote_tp_size, &ratio, error);
 
-    if (!status && (ratio == 1 || ranks->replicated)) kvfi_vllm_coalesce(pairs, covered);
+    if (!status && (ratio == 1 || (ranks->replicated && !(places_heads && producer->keeps_layers_apart))))
+        kvfi_vllm_coalesce(pairs, covered);
     return status;
 }
 
@@ -91,7 +93,7 @@ static enum kvf_status join_regions(const kvf_vllm_producer *producer, const str
     status = kvfi_vllm_check_heads(ranks, pairs.local, pairs.count, producer->layers, producer->layer_count, error);
     if (status) goto done;
     covered = pairs.count == region_count(producer->regions) && pairs.count == region_count(remote);
-    status = coalesce(ranks, &pairs, covered, error);
+    status = coalesce(producer, ranks, &pairs, covered, error);
     if (!status) status = kvf_vllm_regions_create(pairs.local, pairs.count, &prepared->local, error);
     if (!status) status = kvf_vllm_regions_create(pairs.remote, pairs.count, &prepared->remote, error);
 done:

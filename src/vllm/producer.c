@@ -145,6 +145,7 @@ enum kvf_status kvf_vllm_producer_create(const struct kvf_vllm_producer_spec *gi
     producer->pp_size = spec.pp_size;
     producer->has_opaque_row = spec.has_opaque_row != 0;
     producer->replicated = spec.is_mla || spec.tp_size > spec.total_kv_heads;
+    producer->keeps_layers_apart = spec.keeps_layers_apart != 0;
     producer->total_heads = spec.is_mla || has_recurrent(&spec) ? 0 : spec.total_kv_heads;
     producer->kernel_blocks_per_block = spec.kernel_blocks_per_block;
     producer->group_kinds = kvfi_alloc_array(spec.group_count, sizeof *producer->group_kinds);

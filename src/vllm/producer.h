@@ -16,7 +16,7 @@ enum {
 
 struct kvf_vllm_producer {
     int64_t tp_rank, tp_size, pp_size;
-    bool has_opaque_row, replicated;
+    bool has_opaque_row, replicated, keeps_layers_apart;
     int64_t total_heads;           /**< 0 = heads do not matter */
     int64_t kernel_blocks_per_block;
     int32_t *group_kinds;

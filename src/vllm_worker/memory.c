@@ -122,6 +122,7 @@ static enum kvf_status make_producer(const kvf_vllm_worker *worker, struct regis
     spec.layer_count = options->layer_count;
     spec.kernel_blocks_per_block = options->kernel_blocks_per_block;
     spec.max_prepared = options->max_prepared;
+    spec.keeps_layers_apart = 1;
     kvf_vllm_regions_arrays(asked->regions, &spec.regions);
     return kvf_vllm_producer_create(&spec, &asked->producer, error);
 }

@@ -28,6 +28,13 @@ class Maps(Shapes, Case):
         self.shape(TINY, {"tp": 8}, {"tp": 1}, ((3, None),))
         self.shape(TINY, {"tp": 1}, {"tp": 8}, ((3, None),))
 
+    def test_fr_001_rows_of_layers(self):
+        """Stock producers put these heads into wrong layers; ours does not."""
+        self.pairs = [PRODUCES, BOTH]
+        for heads, src, dst in ((4, 8, 1), (4, 8, 2), (2, 4, 1), (1, 4, 1), (4, 8, 4), (4, 4, 8)):
+            self.shape({**TINY, "heads": heads}, {"tp": src, "order": "BLHNC"}, {"tp": dst, "order": "BLHNC"},
+                       ((3, None), (4, 2)))
+
     def test_fr_001_bytes(self):
         """Three blocks, one head's bytes each from every second rank, at its own place."""
         producers = KvferryProducers(self, Instance(Model(**TINY), "p", tp=8))
