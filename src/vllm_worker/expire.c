@@ -40,7 +40,8 @@ static void forget_old(struct kvfi_vllm_sender *sender, int64_t now_ns)
 
 /* ---- ends ------------------------------------------------------------------------------------------------------ */
 
-/* It is over: those that wait for it are due, and nobody will wait for it again. */
+/* It is over: those that wait for it are due, but for twins of what is being written; and nobody else will wait for it
+ * again. */
 static void end(kvf_vllm_worker *worker, struct kvfi_vllm_transfer *transfer, int cause)
 {
     struct kvfi_vllm_sender *sender = worker->sender;
@@ -60,8 +61,10 @@ static void end(kvf_vllm_worker *worker, struct kvfi_vllm_transfer *transfer, in
     *(sender->newest != NULL ? &sender->newest->newer : &sender->oldest) = transfer;
     sender->newest = transfer;
     sender->over_count++;
-    while (transfer->waiting != NULL)
-        kvfi_vllm_entry_due(sender, transfer->waiting, cause);
+    for (struct kvfi_vllm_entry *entry = transfer->waiting, *next; entry != NULL; entry = next) {
+        next = entry->next;
+        kvfi_vllm_entry_due(sender, entry, cause);
+    }
     if (sender->over_count > MAX_REMEMBERED && !is_needed(sender->oldest) && sender->oldest != transfer)
         forget(sender, sender->oldest);
     kvfi_vllm_worker_changed(worker); /* one less is offered */

@@ -170,7 +170,11 @@ void kvfi_vllm_sender_refuse(kvf_vllm_worker *worker, const struct kvfi_route *f
 
 /* ---- round.c ------------------------------------------------------------------------------------------------- */
 
-/** An entry that waits, or is due already, is due now: with a cause it leaves its transfer. */
+/** True while another pull of this consumer rank for the same request is being written: this one waits for its end,
+ *  which makes it due. It is not answered before, not even with an error: its consumer would take that for a word that
+ *  nothing is written any more. */
+bool kvfi_vllm_entry_has_twin(const struct kvfi_vllm_entry *entry);
+/** An entry that waits, or is due already, is due now: with a cause it leaves its transfer, unless it has a twin. */
 void kvfi_vllm_entry_due(struct kvfi_vllm_sender *sender, struct kvfi_vllm_entry *entry, int cause);
 /** Begins the rounds of all that have something due. */
 void kvfi_vllm_rounds_run(kvf_vllm_worker *worker);
@@ -182,7 +186,8 @@ void kvfi_vllm_round_reply(kvf_vllm_worker *worker, struct kvfi_vllm_answer *ans
 
 /* ---- pull_answer.c -------------------------------------------------------------------------------------------- */
 
-/** An answer is to end, and no round of it is out: what is left is answered with that text, and it is freed. */
+/** An answer is to end, and no round of it is out: what is left is answered with that text, and it is freed. Where twins
+ *  are being written it goes on waiting for these. */
 void kvfi_vllm_answer_give_up(kvf_vllm_worker *worker, struct kvfi_vllm_answer *answer, enum kvf_status status,
                               const char *text);
 /** Frees an answer. Its entries are taken from their transfers. */

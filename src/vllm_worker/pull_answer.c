@@ -64,6 +64,11 @@ void kvfi_vllm_answer_give_up(kvf_vllm_worker *worker, struct kvfi_vllm_answer *
 
         if (entry->state == KVFI_VLLM_ANSWERED)
             continue;
+        if (kvfi_vllm_entry_has_twin(entry)) {
+            entry->state = KVFI_VLLM_WAITING;
+            kvfi_vllm_answer_wait(worker, answer);
+            continue;
+        }
         kvfi_vllm_entry_fail(worker, entry, status, text);
         if (entry->transfer != NULL) {
             struct kvfi_vllm_transfer *transfer = entry->transfer;

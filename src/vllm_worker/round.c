@@ -29,10 +29,22 @@ static void list_due(struct kvfi_vllm_sender *sender, struct kvfi_vllm_answer *a
     sender->last_due = answer;
 }
 
+bool kvfi_vllm_entry_has_twin(const struct kvfi_vllm_entry *entry)
+{
+    const struct kvfi_vllm_entry *other = entry->transfer == NULL ? NULL : entry->transfer->active;
+
+    while (other != NULL && !(other->answer->puller == entry->answer->puller &&
+                              strcmp(other->d_req_id, entry->d_req_id) == 0))
+        other = other->next;
+    return other != NULL;
+}
+
 void kvfi_vllm_entry_due(struct kvfi_vllm_sender *sender, struct kvfi_vllm_entry *entry, int cause)
 {
     struct kvfi_vllm_answer *answer = entry->answer;
 
+    if (cause != KVFI_VLLM_NO_CAUSE && kvfi_vllm_entry_has_twin(entry))
+        return;
     if (cause != KVFI_VLLM_NO_CAUSE && entry->transfer != NULL) {
         entry->placed = was_taken(entry->transfer, answer->puller, entry->copy);
         kvfi_vllm_entry_unlink(&entry->transfer->waiting, entry);
@@ -85,15 +97,6 @@ static void fail_for_cause(kvf_vllm_worker *worker, struct kvfi_vllm_entry *entr
 
     snprintf(text, sizeof text, "Transfer %.300s %s", entry->transfer_id, causes[entry->cause].text);
     kvfi_vllm_entry_fail(worker, entry, causes[entry->cause].status, text);
-}
-
-/* True while another pull of this consumer rank for the same bytes is being served: its end makes this one due. */
-static bool has_twin(const struct kvfi_vllm_transfer *transfer, const struct kvfi_vllm_entry *entry)
-{
-    for (const struct kvfi_vllm_entry *other = transfer->active; other != NULL; other = other->next)
-        if (other->answer->puller == entry->answer->puller && other->copy == entry->copy)
-            return true;
-    return false;
 }
 
 /* Room to note that it was taken, for all that are being written: their success cannot fail. */
@@ -175,7 +178,7 @@ static bool take_entry(kvf_vllm_worker *worker, struct kvfi_vllm_entry *entry)
         fail_for_cause(worker, entry);
         return true;
     }
-    if (has_twin(transfer, entry)) {
+    if (kvfi_vllm_entry_has_twin(entry)) {
         entry->state = KVFI_VLLM_WAITING; /* it is still in the list */
         return false;
     }
@@ -266,11 +269,12 @@ static void end_entry(kvf_vllm_worker *worker, struct kvfi_vllm_entry *entry, co
     feed_sink(worker, entry, KVFI_SINK_ON_POSTED,
               entry->state == KVFI_VLLM_OK ? KVF_OK : failure != NULL ? failure->status : KVF_ERR_CANCELLED);
     entry->transfer = NULL;
-    if (transfer->state != KVFI_VLLM_READY)
-        return;
-    for (struct kvfi_vllm_entry *twin = transfer->waiting; twin != NULL; twin = twin->next)
-        kvfi_vllm_entry_due(worker->sender, twin, KVFI_VLLM_NO_CAUSE);
-    if (transfer->active == NULL && !transfer->expiry.armed)
+    for (struct kvfi_vllm_entry *twin = transfer->waiting, *next; twin != NULL; twin = next) {
+        next = twin->next;
+        kvfi_vllm_entry_due(worker->sender, twin,
+                            transfer->state == KVFI_VLLM_OVER ? transfer->cause : KVFI_VLLM_NO_CAUSE);
+    }
+    if (transfer->state == KVFI_VLLM_READY && transfer->active == NULL && !transfer->expiry.armed)
         kvfi_vllm_expiry_arm(worker, transfer, transfer->offer.deadline_ns);
 }
 

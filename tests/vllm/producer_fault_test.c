@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <zmq.h>
 
 #define LAYER_0 "model.layers.0.self_attn"
 
@@ -102,6 +103,48 @@ static void restarted_consumer_is_not_told_of_old_bytes(void **state)
     producer_close(&producer);
 }
 
+/* ---- errors while bytes are still being written ------------------------------------------------------------------ */
+
+/* A rank that pulls again is not told of an end while what it pulled first is being written: by that word its blocks
+ * would be free. */
+static void repeated_pull_hears_no_error_while_written(void **state)
+{
+    enum { ABORT, LATE_ABORT, TIMEOUT, SHUTDOWN, ENDS };
+    static const char *const texts[ENDS] = {"Transfer xfer was aborted on the P side.",
+                                            "Transfer xfer was aborted on the P side."};
+    struct producer producer;
+    void *pulls[2];
+
+    (void)state;
+    for (int end = 0; end < ENDS; end++) {
+        producer_open(&producer, &(struct producer_setup){.regions = OWN, .region_count = 1,
+                                                          .abort_ms = end == TIMEOUT ? 200 : 0});
+        fake_hold(&producer, "");
+        producer_ready(&producer, "p-req", "xfer", ONE_GROUP(1));
+        pulls[0] = pull_one(&producer, &D, "d-req", "xfer", ONE_GROUP(3));
+        fake_running(&producer, 1);
+        if (end == LATE_ABORT) producer_drop(&producer, "xfer");
+        pulls[1] = pull_one(&producer, &D, "d-req", "xfer", ONE_GROUP(3));
+        producer_took(&producer, 2);
+        if (end == ABORT) producer_drop(&producer, "xfer");
+        if (end == SHUTDOWN)
+            assert_int_equal(kvf_vllm_worker_shutdown(producer.worker, 0, NULL), KVF_ERR_TIMEOUT);
+        if (end == TIMEOUT) zmq_poll(NULL, 0, 500);
+        pull_silent(pulls[1]);
+        assert_string_equal(producer_finished(&producer, 0), "");
+        fake_hold(&producer, NULL);
+        for (int i = 0; i < 2; i++) {
+            pull_expect(pulls[i], KVFI_VLLM_FINISH, texts[end] ? NULL : "d-req", texts[end] ? "d-req" : NULL,
+                        texts[end]);
+            pull_close(pulls[i]);
+        }
+        assert_string_equal(producer_finished(&producer, 1), "p-req");
+        assert_int_equal(fake_call_count(&producer), 1);
+        assert_int_equal(producer_stats(&producer).pulls_waiting, 0);
+        producer_close(&producer);
+    }
+}
+
 /* ---- sleep ----------------------------------------------------------------------------------------------------- */
 
 struct sleeper {
@@ -183,6 +226,7 @@ int main(void)
         cmocka_unit_test(ids_of_peers_do_not_refuse_steps),
         cmocka_unit_test(known_requests_become_ready_at_the_limit),
         cmocka_unit_test(restarted_consumer_is_not_told_of_old_bytes),
+        cmocka_unit_test(repeated_pull_hears_no_error_while_written),
         cmocka_unit_test(sleep_waits_for_pulls_and_serves_them),
         cmocka_unit_test(sleep_waits_for_expiry),
     };
