@@ -141,7 +141,8 @@ def waiting(options, folder):
         run(folder / "vllm-waiting", "--pulls", 40, "--peers", 4, "--samples", 5)
         return
     run(folder / "vllm-waiting")
-    run(folder / "vllm-waiting", "--pulls", 10000, "--peers", 50)
+    run(folder / "vllm-waiting", "--generation", 33)
+    run(folder / "vllm-waiting", "--peers", 50)
     run(folder / "vllm-waiting", "--pulls", 3000, "--descriptors", 1024)
 
 

@@ -3,11 +3,11 @@
  * connections at a bare ROUTER of the same run; whether a pull whose request is ready is delayed by them; and how long
  * it takes until all are answered once all are ready.
  *
- *   vllm-waiting [--pulls N] [--peers N] [--samples N] [--descriptors N]
+ *   vllm-waiting [--pulls N] [--peers N] [--samples N] [--descriptors N] [--generation 32|33]
  *
  * Processes: the bare ROUTER, the worker, and consumers, each with a Mooncake engine of its own and one layout. As
  * stock consumers do, they open a connection for each pull. The worker may have so many descriptors: with fewer than
- * pulls, one sees what happens then. */
+ * pulls, one sees what happens then. Pulls are 0.32.0's, with all arrays, or 0.33.0's, with a layout id instead. */
 #include "waiting.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@ enum { MOST_PEERS = 64 };
 struct scene {
     struct child worker, consumers[MOST_PEERS];
     char worker_endpoint[256];
-    int64_t peers, pulls, samples, descriptors;
+    int64_t peers, pulls, samples, descriptors, named;
 };
 
 static int64_t first_number(const char *line) { return strtoll(line, NULL, 10); }
@@ -86,7 +86,7 @@ static void open_scene(struct scene *scene)
     scene->worker = start(run_worker, scene->descriptors);
     sscanf(answer_of(&scene->worker), "%255s", scene->worker_endpoint);
     for (int64_t i = 0; i < scene->peers; i++)
-        scene->consumers[i] = start(run_consumer, i);
+        scene->consumers[i] = start(run_consumer, scene->named ? i + 1 : 0);
     hear_all(scene);
 }
 
@@ -148,10 +148,11 @@ static void report(const struct scene *scene, const struct found *found)
                ", \"descriptors\": %" PRId64 ", \"waiting\": %" PRId64 "}\n", pulls, scene->descriptors,
                found->waiting);
     else
-        printf("{\"bench\": \"vllm\", \"what\": \"waiting\", \"pulls\": %" PRId64 ", \"peers\": %" PRId64
-               ", \"ids\": %d, \"bytes_per_pull\": %" PRId64 ", \"idle_connection_bytes\": %" PRId64
+        printf("{\"bench\": \"vllm\", \"what\": \"waiting\", \"pulls\": %" PRId64 ", \"layout_ids\": %s"
+               ", \"peers\": %" PRId64 ", \"ids\": %d, \"bytes_per_pull\": %" PRId64 ", \"idle_connection_bytes\": %" PRId64
                ", \"used_connection_bytes\": %" PRId64 ", \"beyond_idle\": %" PRId64 ", \"beyond_used\": %" PRId64
-               ", \"aim_bytes\": 4096, \"threads\": %" PRId64 ", \"pulled_s\": %.2f}\n", pulls, scene->peers,
+               ", \"aim_bytes\": 4096, \"threads\": %" PRId64 ", \"pulled_s\": %.2f}\n", pulls,
+               scene->named ? "true" : "false", scene->peers,
                WAITING_IDS, found->bytes / pulls, found->idle_bytes / pulls, found->used_bytes / pulls,
                (found->bytes - found->idle_bytes) / pulls, (found->bytes - found->used_bytes) / pulls, found->threads,
                found->pulled_s);
@@ -223,6 +224,7 @@ int main(int argc, char **argv)
     scene.pulls = bench_option(argc, argv, "pulls", 10000);
     scene.peers = bench_option(argc, argv, "peers", 8);
     scene.samples = bench_option(argc, argv, "samples", 300);
+    scene.named = bench_option(argc, argv, "generation", 32) == 33;
     scene.descriptors = bench_option(argc, argv, "descriptors", scene.pulls + 512);
     if (scene.peers > MOST_PEERS || scene.pulls < scene.peers)
         bench_fail("%" PRId64 " peers, expected 1 to %d, and not more than pulls", scene.peers, MOST_PEERS);

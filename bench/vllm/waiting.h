@@ -45,7 +45,7 @@ void run_bare(struct lines *lines, int64_t number);
  *    finished N          waits until N requests are over    -> ok */
 void run_worker(struct lines *lines, int64_t number);
 
-/** A consumer. It says its number, then answers
+/** A consumer with a layout id, or without one (0). It says its number, then answers
  *    greet N BYTES ENDPOINT           N connections that say so many bytes once (0: as a pull)  -> ok
  *    pull N FIRST PREFIX ENDPOINT     N pulls of PREFIX(FIRST), ..., a connection each          -> ok
  *    answers                          waits until each is answered; closes them                 -> how many

@@ -26,7 +26,7 @@ struct consumer {
     struct kvfi_vllm_asker asker;
 };
 
-static void open_consumer(struct consumer *consumer)
+static void open_consumer(struct consumer *consumer, uint64_t layout_id)
 {
     struct kvf_mooncake_buffer buffer;
     struct kvf_vllm_peer peer;
@@ -44,6 +44,7 @@ static void open_consumer(struct consumer *consumer)
     peer.hostname = "127.0.0.1";
     peer.port = kvf_mooncake_rpc_port(consumer->engine);
     peer.regions = consumer->cache.arrays;
+    peer.layout_id = layout_id;
     vllm_check(kvfi_vllm_asker_init(&consumer->asker, &peer, &error), &error, "asker");
 }
 
@@ -56,6 +57,7 @@ static void *connect_to(struct consumer *consumer, const char *endpoint)
     return socket;
 }
 
+/* Only the first ones have their arrays with them where there is a layout id. */
 static void send_pull(struct consumer *consumer, void *socket, const char *prefix, int64_t number)
 {
     int64_t *blocks = vllm_ids(WAITING_IDS, WAITING_IDS);
@@ -63,11 +65,14 @@ static void send_pull(struct consumer *consumer, void *socket, const char *prefi
     char request[64], transfer[64];
     struct kvfi_vllm_wanted wanted = {request, transfer, &group, 1};
     unsigned char *bytes;
+    bool with_arrays;
     size_t count;
 
     snprintf(request, sizeof request, "d-%s%" PRId64, prefix, number);
     snprintf(transfer, sizeof transfer, "%s%" PRId64, prefix, number);
-    vllm_check(kvfi_vllm_pull_encode(&consumer->asker, &wanted, 1, true, &bytes, &count, &error), &error, "encode");
+    with_arrays = consumer->asker.short_bytes == 0 || strncmp(prefix, "warm-", 5) == 0;
+    vllm_check(kvfi_vllm_pull_encode(&consumer->asker, &wanted, 1, with_arrays, &bytes, &count, &error), &error,
+               "encode");
     if (zmq_send(socket, bytes, count, 0) < 0)
         bench_fail("send: %s", zmq_strerror(errno));
     free(bytes);
@@ -137,7 +142,7 @@ void run_consumer(struct lines *lines, int64_t number)
     char line[LINE_BYTES], endpoint[256], prefix[32];
     long long count, first;
 
-    open_consumer(&consumer);
+    open_consumer(&consumer, (uint64_t)number);
     say(lines, "%" PRId64, number);
     while (hear(lines, line)) {
         if (sscanf(line, "greet %lld %lld %255s", &count, &first, endpoint) == 3) {
