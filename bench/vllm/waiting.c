@@ -149,7 +149,8 @@ static void report(const struct scene *scene, const struct found *found)
                found->waiting);
     else
         printf("{\"bench\": \"vllm\", \"what\": \"waiting\", \"pulls\": %" PRId64 ", \"layout_ids\": %s"
-               ", \"peers\": %" PRId64 ", \"ids\": %d, \"bytes_per_pull\": %" PRId64 ", \"idle_connection_bytes\": %" PRId64
+               ", \"peers\": %" PRId64 ", \"ids\": %d, \"bytes_per_pull\": %" PRId64
+               ", \"idle_connection_bytes\": %" PRId64
                ", \"used_connection_bytes\": %" PRId64 ", \"beyond_idle\": %" PRId64 ", \"beyond_used\": %" PRId64
                ", \"aim_bytes\": 4096, \"threads\": %" PRId64 ", \"pulled_s\": %.2f}\n", pulls,
                scene->named ? "true" : "false", scene->peers,
