@@ -38,15 +38,23 @@ struct kvfi_vllm_writers {
     struct lane *first, *last; /* to be begun */
     struct kvfi_vllm_batch *running;
     struct thread *threads[KVFI_VLLM_MAX_WRITERS];
-    size_t thread_count, idle;
+    size_t thread_count, idle, running_count;
     bool stopping;
 };
 
 /* ---- lanes, with the lock held ------------------------------------------------------------------------------- */
 
+/* With threads getting scarce each peer has one, so that those which stand still leave some to the others. */
+static bool may_run(const struct kvfi_vllm_writers *writers, const struct lane *lane)
+{
+    bool plenty = writers->running_count < KVFI_VLLM_MAX_WRITERS / 2;
+
+    return lane->running == 0 || (plenty && lane->running < KVFI_VLLM_PEER_WRITES);
+}
+
 static void list_lane(struct kvfi_vllm_writers *writers, struct lane *lane)
 {
-    if (lane->listed || lane->first == NULL || lane->running >= KVFI_VLLM_PEER_WRITES)
+    if (lane->listed || lane->first == NULL || !may_run(writers, lane))
         return;
     lane->listed = true;
     lane->next = NULL;
@@ -75,7 +83,9 @@ static struct lane *next_lane(struct kvfi_vllm_writers *writers)
 
     while (lane != NULL && lane->running > 0)
         lane = lane->next;
-    return lane != NULL ? lane : writers->first;
+    if (lane == NULL && writers->first != NULL && may_run(writers, writers->first))
+        lane = writers->first;
+    return lane;
 }
 
 static struct lane *lane_of(struct kvfi_vllm_writers *writers, const char *session)
@@ -134,6 +144,7 @@ static struct kvfi_vllm_batch *begin(struct kvfi_vllm_writers *writers, struct l
     if (lane->first == NULL)
         lane->last = NULL;
     lane->running++;
+    writers->running_count++;
     list_lane(writers, lane);
     eventfd_read(wake_fd, &ignored);
     batch->wake_fd = wake_fd;
@@ -150,6 +161,7 @@ static void end(struct kvfi_vllm_writers *writers, struct lane *lane, struct kvf
         at = &(*at)->next;
     *at = batch->next;
     lane->running--;
+    writers->running_count--;
     list_lane(writers, lane);
     drop_lane(writers, lane);
 }

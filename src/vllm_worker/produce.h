@@ -186,8 +186,8 @@ void kvfi_vllm_round_reply(kvf_vllm_worker *worker, struct kvfi_vllm_answer *ans
 
 /* ---- pull_answer.c -------------------------------------------------------------------------------------------- */
 
-/** An answer is to end, and no round of it is out: what is left is answered with that text, and it is freed. Where twins
- *  are being written it goes on waiting for these. */
+/** An answer is to end, and no round of it is out: what is left is answered with that text, and it is freed. Where
+ *  twins are being written it goes on waiting for these. */
 void kvfi_vllm_answer_give_up(kvf_vllm_worker *worker, struct kvfi_vllm_answer *answer, enum kvf_status status,
                               const char *text);
 /** Frees an answer. Its entries are taken from their transfers. */
