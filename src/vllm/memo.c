@@ -113,8 +113,9 @@ void kvfi_vllm_memo_put(struct kvfi_vllm_memo *memo, const struct kvfi_vllm_key 
     size_t bytes = sizeof(struct kvfi_vllm_entry) + key->bytes + kvfi_vllm_prepared_memory(prepared);
     struct kvfi_vllm_entry *entry = find(memo, key), **chain;
 
-    if (bytes > memo->most_bytes / SHARE) return;
+    /* First: what was under this key is not what it stands for any more. */
     if (entry) forget(memo, entry);
+    if (bytes > memo->most_bytes / SHARE) return;
     entry = malloc(sizeof *entry + key->bytes);
     if (!entry) return;
     while (memo->oldest && (memo->count >= memo->most || memo->bytes + bytes > memo->most_bytes))

@@ -341,7 +341,7 @@ static void test_least_recently_used_goes(void **state)
 /* Bounded in bytes as well: a peer with a large layout drives out others, one that is too large is not kept. */
 static void test_bytes_are_bounded(void **state)
 {
-    kvf_vllm_prepared *prepared;
+    kvf_vllm_prepared *prepared, *large;
     struct kvfi_vllm_memo memo;
     struct kvfi_vllm_key key;
     struct pair_kit kit;
@@ -378,6 +378,23 @@ static void test_bytes_are_bounded(void **state)
     kvfi_vllm_memo_put(&memo, &key, prepared);
     assert_int_equal(memo.count, 0);
     kvfi_vllm_memo_fini(&memo);
+
+    /* nor is what it came in place of */
+    kvfi_vllm_key_init(&key, &kit.peer, true);
+    assert_int_equal(kvfi_vllm_memo_init(&memo, 100, 4 * one, NULL), KVF_OK);
+    kvfi_vllm_memo_put(&memo, &key, prepared);
+    assert_ptr_equal(kvfi_vllm_memo_find(&memo, &key), prepared);
+    pair_kit_region(&kit.local, 1, P, 64, 64);
+    pair_kit_region(&kit.remote, 1, D, 64, 64);
+    kit.spec.is_mla = 1; /* nothing is cut */
+    large = pair_kit_pair(&kit);
+    memo.most_bytes = 4 * memo.bytes; /* one more region is too much */
+    kvfi_vllm_memo_put(&memo, &key, large);
+    assert_null(kvfi_vllm_memo_find(&memo, &key));
+    assert_int_equal(memo.count, 0);
+    assert_int_equal(memo.bytes, 0);
+    kvfi_vllm_memo_fini(&memo);
+    kvf_vllm_prepared_release(large);
     kvf_vllm_prepared_release(prepared);
 }
 
