@@ -1,33 +1,72 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
+#include <stdlib.h>
 
+#include "base/array.h"
 #include "base/error.h"
 #include "vllm/write.h"
+
+/** A memory by its begin, and of those up to it the one that reaches furthest. */
+struct span {
+    uint64_t begin;
+    uint64_t far_begin, far_last; /**< first and last byte of that one */
+};
 
 /** What is asked: a side, and the memories that may be touched there. */
 struct check {
     const struct kvf_vllm_storage *memory;
     size_t count;
-    size_t last; /**< the memory that held the bytes asked for before */
+    struct span *spans; /**< sorted: a peer says how many memories there are, and each run of blocks may lie in another */
+    size_t span_count;
+    struct span before; /**< what held the bytes asked for before */
     int side;
 };
 
-static bool holds(const struct kvf_vllm_storage *memory, uint64_t address, uint64_t bytes)
+static int compare_spans(const void *a, const void *b)
 {
-    return memory->bytes > 0 && address >= memory->base_addr && bytes <= (uint64_t)memory->bytes &&
-           address - memory->base_addr <= (uint64_t)memory->bytes - bytes;
+    const struct span *one = a, *other = b;
+
+    return (one->begin > other->begin) - (one->begin < other->begin);
 }
 
-/** Whether one memory holds the bytes: mostly the one that held those before. */
+static enum kvf_status check_init(struct check *check, struct kvf_error *error)
+{
+    check->before = (struct span){.far_begin = 1}; /* holds nothing */
+    check->spans = kvfi_alloc_array(check->count, sizeof *check->spans);
+    if (!check->spans) return kvfi_fail_memory(error, "the memories by address");
+    for (size_t i = 0; i < check->count; i++) {
+        uint64_t begin = check->memory[i].base_addr, rest = (uint64_t)check->memory[i].bytes - 1;
+
+        if (check->memory[i].bytes < 1) continue;
+        check->spans[check->span_count++] =
+            (struct span){begin, begin, rest > UINT64_MAX - begin ? UINT64_MAX : begin + rest};
+    }
+    qsort(check->spans, check->span_count, sizeof *check->spans, compare_spans);
+    for (size_t i = 1; i < check->span_count; i++) {
+        const struct span *last = &check->spans[i - 1];
+        struct span *next = &check->spans[i];
+
+        if (last->far_last > next->far_last) *next = (struct span){next->begin, last->far_begin, last->far_last};
+    }
+    return KVF_OK;
+}
+
+/** Whether one memory holds the bytes, of which there are some: mostly the one that held those before. */
 static bool is_inside(struct check *check, uint64_t address, uint64_t bytes)
 {
-    bool inside = check->last < check->count && holds(&check->memory[check->last], address, bytes);
+    uint64_t last = address + (bytes - 1);
+    size_t low = 0, high = check->span_count;
 
-    for (size_t i = 0; i < check->count && !inside; i++) {
-        inside = holds(&check->memory[i], address, bytes);
-        if (inside) check->last = i;
+    if (address >= check->before.far_begin && last <= check->before.far_last) return true;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (check->spans[middle].begin <= address) low = middle + 1;
+        else high = middle;
     }
-    return inside;
+    if (low == 0 || last > check->spans[low - 1].far_last) return false;
+    check->before = check->spans[low - 1];
+    return true;
 }
 
 static uint64_t distance(const struct kvf_vllm_storage *memory, uint64_t address)
@@ -108,6 +147,7 @@ enum kvf_status kvf_vllm_write_check(const kvf_vllm_write *write, int side, cons
     }
     prepared = write->prepared;
     regions = kvf_vllm_regions_get(side ? prepared->remote : prepared->local, &pairs);
+    status = check_init(&check, error);
     for (size_t i = 0; i < pairs && !status; i++) {
         const struct kvfi_vllm_bound *bound = &write->bound[prepared->job_of[i]];
         const struct kvfi_vllm_cut *cut = &prepared->shapes[prepared->jobs[prepared->job_of[i]].shape].cut;
@@ -123,5 +163,6 @@ enum kvf_status kvf_vllm_write_check(const kvf_vllm_write *write, int side, cons
             status = check_moves(&check, &regions[i], bound, error);
     }
 done:
+    free(check.spans);
     return status;
 }

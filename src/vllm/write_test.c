@@ -292,6 +292,10 @@ static void test_memory_that_may_be_touched(void **state)
         {"one of them in a gap", 0, {{2 * P, 4 * 64}, {P + 64, 64}, {P + 641, 64}}, 3,
          "layer model.layers.0.self_attn: block 10 of the producer, 64 bytes at 0x100280, lies in no memory; the "
          "nearest has 64 bytes at 0x100281"},
+        {"one that reaches over shorter ones behind it", 0, {{P + 128, 4}, {P, 704}, {2 * P, 4 * 64}}, 3, NULL},
+        {"halves that meet", 0, {{2 * P, 4 * 64}, {P, 64 + 32}, {P + 64 + 32, 704}}, 3,
+         "layer model.layers.0.self_attn: block 1 of the producer, 64 bytes at 0x100040, lies in no memory; the "
+         "nearest has 96 bytes at 0x100000"},
         {"none", 0, {{0, 0}}, 0, "layer model.layers.0.self_attn: block 1 of the producer, 64 bytes at 0x100040, lies "
          "in no memory: there is none"},
         {"the other side", 1, {{D, 1 << 20}, {2 * D, 1 << 20}}, 2, NULL},
@@ -327,6 +331,41 @@ static void test_memory_that_may_be_touched(void **state)
     kvf_vllm_prepared_release(prepared);
 }
 
+/* As many memories as blocks, each block in another one: looking through all for each would take minutes. */
+static void test_many_memories(void **state)
+{
+    enum { MANY = 1 << 18 };
+    struct kvf_vllm_storage *memory = malloc(MANY * sizeof *memory);
+    int64_t *src = malloc(MANY * sizeof *src), *dst = malloc(MANY * sizeof *dst);
+    const struct kvf_vllm_ids producer = {src, MANY}, consumer = {dst, MANY};
+    kvf_vllm_prepared *prepared;
+    kvf_vllm_write *write = NULL;
+    struct pair_kit kit;
+
+    (void)state;
+    assert_true(memory && src && dst);
+    for (int64_t i = 0; i < MANY; i++) {
+        int64_t block = (i * 5 + 3) % MANY;
+
+        src[i] = i;
+        dst[i] = 2 * block;
+        memory[i] = (struct kvf_vllm_storage){D + (uint64_t)block * 128, 64};
+    }
+    pair_kit_init(&kit);
+    pair_kit_region(&kit.local, 0, P, 64, 64);
+    pair_kit_region(&kit.remote, 0, D, 64, 64);
+    prepared = pair_kit_pair(&kit);
+    assert_int_equal(kvf_vllm_write_create(prepared, &producer, 1, &consumer, 1, &write, NULL), KVF_OK);
+    assert_int_equal(kvf_vllm_write_check(write, 1, memory, MANY, NULL), KVF_OK);
+    memory[MANY / 2].bytes--;
+    assert_int_equal(kvf_vllm_write_check(write, 1, memory, MANY, NULL), KVF_ERR_OUT_OF_RANGE);
+    kvf_vllm_write_destroy(write);
+    kvf_vllm_prepared_release(prepared);
+    free(dst);
+    free(src);
+    free(memory);
+}
+
 /* Regions at the very end of all addresses: the last byte may be used, none after it. */
 static void test_the_end_of_all_addresses(void **state)
 {
@@ -358,6 +397,7 @@ int main(void)
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_a_cut_that_leaves_the_payload),
         cmocka_unit_test(test_limits), cmocka_unit_test(test_payloads_longer_than_a_block),
         cmocka_unit_test(test_any_capacity_gives_the_same), cmocka_unit_test(test_memory_that_may_be_touched),
+        cmocka_unit_test(test_many_memories),
         cmocka_unit_test(test_the_end_of_all_addresses),
     };
 
