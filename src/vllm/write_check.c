@@ -16,7 +16,7 @@ struct span {
 struct check {
     const struct kvf_vllm_storage *memory;
     size_t count;
-    struct span *spans; /**< sorted: a peer says how many memories there are, and each run of blocks may lie in another */
+    struct span *spans; /**< sorted: a peer says how many memories there are, each run of blocks may lie in another */
     size_t span_count;
     struct span before; /**< what held the bytes asked for before */
     int side;
