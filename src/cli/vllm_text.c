@@ -108,7 +108,8 @@ static bool is_alike(const struct vllm_move *a, const struct vllm_move *b)
 
 static void print_moves(const struct vllm_pair_row *row, FILE *out)
 {
-    size_t from = sizeof("from the producer's") - 1, to = sizeof("to the consumer's") - 1, shown = 0;
+    size_t from = sizeof("from the producer's") - 1, to = sizeof("to the consumer's") - 1;
+    size_t heads[MOVES_SHOWN], shown = 0; /* the first of each kind */
     for (size_t i = 0; i < row->move_count; i++) {
         struct columns text = columns_of(&row->moves[i]);
         from = strlen(text.from) > from ? strlen(text.from) : from;
@@ -116,21 +117,27 @@ static void print_moves(const struct vllm_pair_row *row, FILE *out)
     }
     fprintf(out, LABEL "%-6s %-*s  %-*s  %-10s %s\n", "a block", "group", (int)from, "from the producer's", (int)to,
             "to the consumer's", "bytes", "layer");
-    for (size_t i = 0, end = 0; i < row->move_count; i = end) {
+    for (size_t i = 0; i < row->move_count; i++) {
         const struct vllm_move *move = &row->moves[i];
-        struct columns text = columns_of(move);
-        for (end = i + 1; end < row->move_count && is_alike(move, &row->moves[end]);)
-            end++;
-        if (shown++ == MOVES_SHOWN) {
-            fprintf(out, LABEL "and %zu more: --json has them\n", "", row->move_count - i);
+        size_t alike = 0, k = 0;
+        while (k < shown && !is_alike(&row->moves[heads[k]], move))
+            k++;
+        if (k < shown)
+            continue;
+        if (shown == MOVES_SHOWN) {
+            fprintf(out, LABEL "and others: --json has them\n", "");
             return;
         }
+        heads[shown++] = i;
+        for (size_t other = i + 1; other < row->move_count; other++)
+            alike += is_alike(move, &row->moves[other]);
+        struct columns text = columns_of(move);
         fprintf(out, LABEL "%-6s %-*s  %-*s  %-10" PRId64 " %s", "", text.group, (int)from, text.from, (int)to, text.to,
                 move->bytes, move->local.layer_name);
         if (move->layers > 1)
             fprintf(out, " to %zu behind it in the row", move->layers - 1);
-        if (end > i + 1)
-            fprintf(out, " and %zu like it", end - i - 1);
+        if (alike > 0)
+            fprintf(out, " and %zu like it", alike);
         fputs(move->folds ? "; adjacent blocks go as one\n" : "\n", out);
     }
 }
@@ -147,7 +154,9 @@ static void print_costs(const struct vllm_pair_row *row, FILE *out)
             continue;
         }
         fprintf(out, LABEL "%" PRId64 " block%s: ", cost->name, cost->blocks, cost->blocks == 1 ? "" : "s");
-        if (cost->descriptors == 0)
+        if (cost->blocks == 0)
+            fputs("the producer may free its own", out);
+        else if (cost->descriptors == 0)
             fputs("nothing to copy", out);
         else
             fprintf(out, "%s bytes in %s descriptor%s", cli_format_count(cost->bytes, bytes),
