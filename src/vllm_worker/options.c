@@ -96,8 +96,8 @@ static enum kvf_status check_texts(const struct kvf_vllm_worker_options *own, st
     enum kvf_status status = check_text("host", own->host, 256, error);
 
     if (status == KVF_OK && (strcmp(own->host, "0.0.0.0") == 0 || strcmp(own->host, "::") == 0))
-        status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "worker option host: peers cannot reach \"%s\", expected an "
-                           "address of this host", own->host);
+        status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "worker option host: peers cannot reach \"%s\", expected "
+                           "an address of this host", own->host);
     if (status == KVF_OK)
         status = check_text("engine_id", own->engine_id, KVF_VLLM_ID_BYTES, error);
     if (status == KVF_OK)
