@@ -2,8 +2,8 @@
 /** @file batch.h  Batches of writes to peers, each made by a thread that may block on its peer alone.
  *
  *  A batch is all that became ready for one pull. Batches of one peer wait for each other (two run side by side; one,
- *  while half of all threads are busy), those of different peers do not: threads are made as they are needed. What peers see when one fails is a number, that of
- *  upstream's transfer engine; the reason is kept beside it.
+ *  while half of all threads are busy), those of different peers do not: threads are made as they are needed. What
+ *  peers see when one fails is a number, that of upstream's transfer engine; the reason is kept beside it.
  */
 #ifndef KVFI_VLLM_WORKER_BATCH_H
 #define KVFI_VLLM_WORKER_BATCH_H
