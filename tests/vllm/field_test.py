@@ -234,7 +234,7 @@ class Ends(Case):
 
     def test_fr_040_blocks_that_were_given_back(self):
         """Also FR-042, FR-043: a pull that comes after the hold has ended gets no byte, and is told."""
-        producers, consumers = self.sides(abort_timeout_s=1)
+        producers, consumers = self.sides(abort_timeout_s=2)
         moves = [self.plan(producers, consumers, 1) for _ in range(20)]
         for move in moves:
             producers.offer(move)
@@ -249,7 +249,7 @@ class Ends(Case):
 
     def test_fr_048_a_write_that_is_out_holds_its_blocks(self):
         """They are given back when it has ended, whatever the hold says."""
-        producers, consumers = self.sides(abort_timeout_s=1)
+        producers, consumers = self.sides(abort_timeout_s=2)
         target, hold, worker = consumers.ranks[0].target, peer.threading.Event(), producers.ranks[0]
         self.addCleanup(hold.set)
         target.habits.request = lambda *_: hold.wait(peer.PATIENCE) or True
@@ -291,7 +291,7 @@ class Ends(Case):
     def test_fr_052_producers_that_die(self):
         """Every request ends in time, and is settled."""
         model = Model(**TINY)
-        consumers = KvferryConsumers(self, Instance(model, "d", blocks=96), abort_timeout_s=1, slack_s=0.1,
+        consumers = KvferryConsumers(self, Instance(model, "d", blocks=96), abort_timeout_s=2, slack_s=0.1,
                                      settle_timeout_s=1)
         moves = []
         for _ in range(8):
@@ -361,7 +361,7 @@ class Ends(Case):
 
     def test_fr_071_declined_at_a_producer_that_is_gone(self):
         """Nothing is told as received, and the worker lives."""
-        producers, consumers = self.sides(CONSUMES, abort_timeout_s=1, slack_s=0.1, settle_timeout_s=1)
+        producers, consumers = self.sides(CONSUMES, abort_timeout_s=2, slack_s=0.1, settle_timeout_s=1)
         good = PythonProducers(self, Instance(Model(**TINY), "p"))
         known = self.move(producers, consumers)
         producers.ranks[0].close()

@@ -13,7 +13,7 @@ from model import Instance, Model
 from scene import BOTH, CONSUMES, Case, KvferryConsumers, KvferryProducers, PRODUCES, PythonConsumers, PythonProducers
 
 SOON = peer.PATIENCE / 2
-IMPATIENT = {"abort_timeout_s": 1, "slack_s": 0.1}
+IMPATIENT = {"abort_timeout_s": 2, "slack_s": 0.1}
 
 
 class BothWays(Lives, Case):
@@ -47,7 +47,7 @@ class Messages(Case):
     def test_answers(self):
         """FINISH, CONTINUE, ERROR, LAYOUT_MISS byte for byte."""
         model = Model()
-        producers = KvferryProducers(self, Instance(model, "p"), abort_timeout_s=1)
+        producers = KvferryProducers(self, Instance(model, "p"), abort_timeout_s=2)
         consumers = PythonConsumers(self, Instance(model, "d"))
         rank = consumers.ranks[0]
         good, few, late = [self.plan(producers, consumers, 3, wants=wants) for wants in (3, 4, 3)]
@@ -166,7 +166,7 @@ class Producing(Case):
 
     def test_a_consumer_that_is_gone(self):
         """Before the bytes: nothing is written, the blocks are given back in time, others are served."""
-        producers, consumers = self.sides(abort_timeout_s=1)
+        producers, consumers = self.sides(abort_timeout_s=2)
         gone = PythonConsumers(self, Instance(Model(), "gone"))
         move, worker = self.plan(producers, gone), producers.ranks[0]
         gone.request(producers, move)
@@ -244,7 +244,7 @@ class Producing(Case):
         self.good(producers, consumers)
 
     def test_blocks_that_nobody_fetches(self):
-        producers, consumers = self.sides(abort_timeout_s=1)
+        producers, consumers = self.sides(abort_timeout_s=2)
         move = self.plan(producers, consumers)
         producers.offer(move)
         producers.ranks[0].event("expired", req_id=move.p_req)
@@ -266,7 +266,7 @@ class Producing(Case):
 
     def test_a_consumer_that_is_killed(self):
         """kill -9 of kvferry's, while its pull waits."""
-        producers, consumers = self.sides(abort_timeout_s=1)
+        producers, consumers = self.sides(abort_timeout_s=2)
         killed = KvferryConsumers(self, Instance(Model(), "killed"))
         move = self.plan(producers, killed)
         killed.request(producers, move)

@@ -194,7 +194,7 @@ class Engines(Side):
 
 
 class PythonProducers(Engines):
-    kvferry, soon = False, {"patience": 1}
+    kvferry, soon = False, {"patience": 2}
 
     def __init__(self, case, instance, registry=None, engine_id=None, **options):
         super().__init__(case, instance, registry, engine_id)
@@ -237,7 +237,7 @@ class PythonProducers(Engines):
 
 
 class KvferryProducers(Engines):
-    kvferry, soon = True, {"abort_timeout_s": 1}
+    kvferry, soon = True, {"abort_timeout_s": 2}
 
     def __init__(self, case, instance, registry=None, engine_id=None, serve=False, members=None, each=None,
                  **endpoint):
