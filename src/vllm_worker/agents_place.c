@@ -10,6 +10,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "transport/mooncake/hosts.h"
 
 #define SCHEME "tcp://"
 
@@ -66,6 +67,8 @@ static void set_host(struct kvfi_vllm_place *place, const char *host, const char
     bool brackets = strchr(host, ':') != NULL;
 
     snprintf(place->host, sizeof place->host, "%s", host);
+    memset(place->origin, 0, sizeof place->origin);
+    kvfi_moon_host_parse(host, place->origin);
     snprintf(place->endpoint, sizeof place->endpoint, "tcp://%s%.255s%s:%.10s", brackets ? "[" : "", host,
              brackets ? "]" : "", port);
 }

@@ -101,6 +101,7 @@ struct kvfi_vllm_place {
     char *address;
     char endpoint[KVF_VLLM_ADDRESS_BYTES]; /* numeric; "" while it is not known */
     char host[KVF_VLLM_ADDRESS_BYTES];     /* numeric, without brackets */
+    uint8_t origin[16];            /* the same, as data connections from there have it; zeros: it is none */
     int64_t looked_up_ns;          /* 0: it needs no look-up */
     bool looking_up;
     uint64_t acknowledged;         /* the layout id that it has echoed; 0 = none */

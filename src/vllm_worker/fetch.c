@@ -280,6 +280,7 @@ static void lose(struct kvfi_vllm_fetch *fetch)
     fetch->place->acknowledged = 0; /* who comes back there may be another one */
     kvfi_vllm_fetch_leave(fetch, false);
     fetch->state = KVFI_VLLM_FETCH_LOST;
+    fetch->place->silent_refusals = 0; /* those before say nothing of this one */
     kvfi_vllm_fetch_link(&fetch->place->lost, fetch);
     kvfi_vllm_fetch_feed(fetch, KVFI_WRITER_ON_STOP, KVF_ERR_PEER_LOST, text);
     if (fetch->state == KVFI_VLLM_FETCH_LOST)

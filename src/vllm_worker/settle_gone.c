@@ -3,9 +3,10 @@
  * reached.
  *
  * Their side channel is looked at by connecting to it. Taken for proof is that twice in a row, a second apart, nobody
- * listens there (the connect is refused, by a host that is up) and no data connection comes from that address. A worker
- * has both for as long as it lives. That a connect times out proves nothing, nor does an answer: somebody is there. To
- * give up what only connects the refusals are enough: nothing was asked yet. */
+ * listens there (the connect is refused, by a host that is up) and no data connection comes from that address, nor from
+ * one that is no worker's: hosts have several, and some are translated on the way. A worker listens for as long as it
+ * lives, and has a data connection for as long as it writes. That a connect times out proves nothing, nor does an
+ * answer: somebody is there. To give up what only connects the refusals are enough: nothing was asked yet. */
 #include <errno.h>
 #include <netdb.h>
 #include <stdlib.h>
@@ -34,6 +35,26 @@ static void stop_probe(struct kvfi_vllm_place *place)
     place->probe.fd = -1;
 }
 
+/* ---- data connections -------------------------------------------------------------------------------------------- */
+
+static bool is_of_a_place(void *context, const uint8_t bytes[16])
+{
+    const struct kvfi_table *places = context;
+
+    for (size_t i = 0; i < places->bucket_count; i++)
+        for (const struct kvfi_link *link = places->buckets[i]; link != NULL; link = link->next)
+            if (memcmp(KVFI_HOLDER(link, struct kvfi_vllm_place, link)->origin, bytes, 16) == 0)
+                return true;
+    return false;
+}
+
+/* No data connection is, or may be, of the worker there. */
+static bool is_silent(const struct kvfi_vllm_place *place)
+{
+    return kvfi_vllm_worker_connections_from(place->worker, place->host) == 0 &&
+           kvfi_vllm_worker_connections_unknown(place->worker, is_of_a_place, &place->worker->consumer->places) == 0;
+}
+
 /* ---- verdicts --------------------------------------------------------------------------------------------------- */
 
 static void settle_lost(struct kvfi_vllm_place *place)
@@ -41,7 +62,7 @@ static void settle_lost(struct kvfi_vllm_place *place)
     struct kvfi_vllm_fetch *fetch = place->lost.head;
 
     kvfi_logf(&place->worker->log, KVF_LOG_INFO, "the worker at %s is gone: nobody listens there, and no data "
-              "connection comes from %s", place->address, place->host);
+              "connection comes from %s, or from where no worker is known", place->address, place->host);
     while (fetch != NULL) {
         struct kvfi_vllm_fetch *next = fetch->next; /* it closes, and leaves the list */
 
@@ -63,10 +84,7 @@ static void judge(struct kvfi_vllm_place *place, bool refused)
     stop_probe(place);
     kvfi_timer_disarm(&worker->loop.timers, &place->probe_timer);
     place->refusals = refused ? place->refusals + 1 : 0;
-    if (refused && kvfi_vllm_worker_connections_from(worker, place->host) == 0)
-        place->silent_refusals++;
-    else
-        place->silent_refusals = 0;
+    place->silent_refusals = refused && is_silent(place) ? place->silent_refusals + 1 : 0;
     if (refused)
         place->probe_pause_ns = LOOK_NS;
     else if (place->probe_pause_ns < LONGEST_PAUSE_NS)

@@ -129,3 +129,10 @@ int64_t kvfi_vllm_worker_connections_from(kvf_vllm_worker *worker, const char *a
     struct kvfi_moon_server *server = worker->engine->server;
     return server == NULL ? -1 : kvfi_moon_server_count_from(server, address);
 }
+
+int64_t kvfi_vllm_worker_connections_unknown(kvf_vllm_worker *worker,
+                                             bool (*is_known)(void *context, const uint8_t bytes[16]), void *context)
+{
+    struct kvfi_moon_server *server = worker->engine->server;
+    return server == NULL ? -1 : kvfi_moon_server_count_unknown(server, is_known, context);
+}

@@ -118,6 +118,9 @@ static inline int32_t kvfi_vllm_worker_rpc_port(const kvf_vllm_worker *worker)
  *  at this moment, not that nobody will. Engines keep their connections between transfers, so that the last one is
  *  gone usually means that its process is. Cheap, but not for each message. -1: not known. */
 int64_t kvfi_vllm_worker_connections_from(kvf_vllm_worker *worker, const char *address);
+/** Those that come from addresses which `is_known` does not know: an IPv6 address, or an IPv4 one mapped into it. */
+int64_t kvfi_vllm_worker_connections_unknown(kvf_vllm_worker *worker,
+                                             bool (*is_known)(void *context, const uint8_t bytes[16]), void *context);
 
 /* ---- the consumer half, as the shell calls it (consume.c) ------------------------------------------------------ */
 

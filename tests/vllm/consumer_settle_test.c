@@ -8,6 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <zmq.h>
+
 #include "consumer_kit.h"
 
 #define SHORT_NS (200 * KVFI_MS)
@@ -180,29 +182,30 @@ static void row_p_dies(void **state)
     scene_close(&scene);
 }
 
-static int connect_data(struct dec *dec)
+/* From 127.0.0.LAST. */
+static int connect_data(struct dec *dec, uint32_t last)
 {
     struct kvf_vllm_endpoints ends = {.struct_size = sizeof ends};
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7F000000 + last)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
+    assert_int_equal(bind(fd, (struct sockaddr *)&own, sizeof own), 0);
     assert_int_equal(kvf_vllm_worker_endpoints(dec->worker, &ends, NULL), KVF_OK);
     address.sin_port = htons((uint16_t)ends.data_port);
     assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
     return fd;
 }
 
-/* Its listener is gone, but a data connection from its address stands: somebody may still write. */
-static void row_p_dies_but_a_data_connection_stands(void **state)
+static void data_connection_stands(uint32_t last)
 {
     struct kvf_vllm_event event;
     struct scene scene;
     struct ask ask;
     int fd;
 
-    (void)state;
     scene_open(&scene);
-    fd = connect_data(&scene.dec);
+    fd = connect_data(&scene.dec, last);
     dec_pull(&scene.dec, "a", 9, 1);
     prod_ask(&scene.prod, &ask);
     dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
@@ -213,6 +216,46 @@ static void row_p_dies_but_a_data_connection_stands(void **state)
     close(fd);
     dec_event(&scene.dec, KVF_VLLM_EVENT_SETTLED, "a");
     dec_collect(&scene.dec, "a", "", "9");
+    ask_close(&ask);
+    scene_close(&scene);
+}
+
+/* Its listener is gone, but a data connection from its address stands: somebody may still write. */
+static void row_p_dies_but_a_data_connection_stands(void **state)
+{
+    (void)state;
+    data_connection_stands(1);
+}
+
+/* The same where its data comes from another of its host's addresses than it listens at. */
+static void data_from_another_address_of_its_host(void **state)
+{
+    (void)state;
+    data_connection_stands(2);
+}
+
+/* Looks from before it was lost are no proof. */
+static void lost_after_the_first_look(void **state)
+{
+    struct kvf_vllm_event event;
+    struct scene scene;
+    struct ask ask;
+    int64_t failed_ns = 0;
+
+    (void)state;
+    scene_open(&scene);
+    dec_pull(&scene.dec, "a", 9, 1);
+    prod_ask(&scene.prod, &ask);
+    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    assert_int_equal(zmq_unbind(scene.prod.router, scene.prod.address), 0); /* "a" keeps its connection */
+    dec_pull(&scene.dec, "b", 10, 1);
+    assert_int_equal(kvf_vllm_worker_wait(scene.dec.worker, &event, 1, 1300 * KVFI_MS), 0);
+    prod_close(&scene.prod);
+    do {
+        assert_int_equal(kvf_vllm_worker_wait(scene.dec.worker, &event, 1, 10 * KVFI_SECOND), 1);
+        if (strcmp(event.req_id, "a") == 0 && event.kind == KVF_VLLM_EVENT_FAILED) failed_ns = event.ended_ns;
+    } while (strcmp(event.req_id, "a") != 0 || event.kind != KVF_VLLM_EVENT_SETTLED);
+    assert_true(event.ended_ns - failed_ns >= KVFI_SECOND);
     ask_close(&ask);
     scene_close(&scene);
 }
@@ -406,6 +449,8 @@ int main(void)
         cmocka_unit_test(gap_16_1_gives_back_after_settle_timeout),
         cmocka_unit_test(row_p_dies),
         cmocka_unit_test(row_p_dies_but_a_data_connection_stands),
+        cmocka_unit_test(data_from_another_address_of_its_host),
+        cmocka_unit_test(lost_after_the_first_look),
         cmocka_unit_test(row_p_restarts_at_its_address),
         cmocka_unit_test(tells_failures_by_request_with_several_groups),
         cmocka_unit_test(names_invalid_blocks_once),

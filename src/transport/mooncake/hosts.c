@@ -79,17 +79,38 @@ void kvfi_moon_hosts_remove(struct kvfi_moon_hosts *hosts, const struct kvfi_moo
     pthread_mutex_unlock(&hosts->lock);
 }
 
-int64_t kvfi_moon_hosts_count(struct kvfi_moon_hosts *hosts, const char *address)
+bool kvfi_moon_host_parse(const char *address, uint8_t out[16])
 {
     struct in_addr v4;
+
+    if (inet_pton(AF_INET, address, &v4) != 1) return inet_pton(AF_INET6, address, out) == 1;
+    map_v4(&v4, out);
+    return true;
+}
+
+int64_t kvfi_moon_hosts_count(struct kvfi_moon_hosts *hosts, const char *address)
+{
     uint8_t bytes[16];
     int64_t count = 0;
 
-    if (inet_pton(AF_INET, address, &v4) == 1) map_v4(&v4, bytes);
-    else if (inet_pton(AF_INET6, address, bytes) != 1) return -1;
+    if (!kvfi_moon_host_parse(address, bytes)) return -1;
     pthread_mutex_lock(&hosts->lock);
     for (size_t i = 0; i < hosts->count; i++) {
         if (memcmp(hosts->list[i].bytes, bytes, 16) == 0) count += hosts->list[i].count;
+    }
+    if (hosts->unknown > 0) count = -1;
+    pthread_mutex_unlock(&hosts->lock);
+    return count;
+}
+
+int64_t kvfi_moon_hosts_count_unknown(struct kvfi_moon_hosts *hosts,
+                                      bool (*is_known)(void *context, const uint8_t bytes[16]), void *context)
+{
+    int64_t count = 0;
+
+    pthread_mutex_lock(&hosts->lock);
+    for (size_t i = 0; i < hosts->count; i++) {
+        if (hosts->list[i].count > 0 && !is_known(context, hosts->list[i].bytes)) count += hosts->list[i].count;
     }
     if (hosts->unknown > 0) count = -1;
     pthread_mutex_unlock(&hosts->lock);

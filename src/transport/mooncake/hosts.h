@@ -32,5 +32,11 @@ void kvfi_moon_hosts_remove(struct kvfi_moon_hosts *hosts, const struct kvfi_moo
 
 /** Connections from a numeric address; -1: not known, as that is no such address, or some could not be counted. */
 int64_t kvfi_moon_hosts_count(struct kvfi_moon_hosts *hosts, const char *address);
+/** Connections from addresses that `is_known` does not know; it may not call these functions. -1: some could not be
+ *  counted. */
+int64_t kvfi_moon_hosts_count_unknown(struct kvfi_moon_hosts *hosts,
+                                      bool (*is_known)(void *context, const uint8_t bytes[16]), void *context);
+/** A numeric address, as origins have it. Returns false when it is none. */
+bool kvfi_moon_host_parse(const char *address, uint8_t out[16]);
 
 #endif

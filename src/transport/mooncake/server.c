@@ -322,3 +322,9 @@ int64_t kvfi_moon_server_count_from(struct kvfi_moon_server *server, const char 
 {
     return kvfi_moon_hosts_count(&server->hosts, address);
 }
+
+int64_t kvfi_moon_server_count_unknown(struct kvfi_moon_server *server,
+                                       bool (*is_known)(void *context, const uint8_t bytes[16]), void *context)
+{
+    return kvfi_moon_hosts_count_unknown(&server->hosts, is_known, context);
+}

@@ -40,6 +40,8 @@ void kvfi_moon_server_close(struct kvfi_moon_server *server);
 void kvfi_moon_server_revoke(struct kvfi_moon_server *server);
 /** Connections from a numeric address now; -1: not known. One that was accepted a moment ago may be missing. */
 int64_t kvfi_moon_server_count_from(struct kvfi_moon_server *server, const char *address);
+int64_t kvfi_moon_server_count_unknown(struct kvfi_moon_server *server,
+                                       bool (*is_known)(void *context, const uint8_t bytes[16]), void *context);
 
 /* ---- between server.c and server_conn.c -------------------------------------------------------------------------- */
 
