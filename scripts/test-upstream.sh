@@ -75,6 +75,14 @@ unpack_newer() {
     mv "$newer.part" "$newer"
 }
 
+# Changed cases of planning, which nobody has answered before, asked of upstream's functions and of ours.
+ask_oracle() {
+    echo "test-upstream: changed cases, asked of vLLM $1"
+    PYTHONPATH=$2 "$venv/bin/python" tests/oracle/upstream_vllm.py "$KVF_ANSWER_VLLM" \
+        tests/oracle/data/vllm_cases.jsonl.xz --count 5000 2>>"$log" ||
+        fail "answers of vLLM $1 and ours differ; see $log"
+}
+
 binary() {
     realpath "$build/$1"
 }
@@ -112,6 +120,10 @@ vllm)
     KVF_ANSWER_VLLM=$(binary tests/oracle/answer_vllm)
     export KVF_VLLM_PYTHON KVF_VLLM_NEWER_TREE KVF_ANSWER_VLLM
     echo "test-upstream: vLLM $vllm_version and $newer_version with $engine"
+    if [ $# -eq 0 ]; then
+        ask_oracle "$vllm_version" ""
+        ask_oracle "$newer_version" "$newer"
+    fi
     /usr/bin/python3 tests/vllm/upstream_test.py "$@"
     ;;
 *) fail "$usage" ;;

@@ -5,7 +5,7 @@ answered before, and the program's answers are compared with theirs.
 
     VENV/bin/python upstream_vllm.py PROGRAM CASES.jsonl.xz [--seed N] [--count N]
 
-Needs a Python with vllm 0.32.0; no device, no network. Exit status: 0 all equal, 1 something is not, 2 the program
+Needs a Python with vllm 0.32.0 or 0.33.0; no device, no network. Exit status: 0 all equal, 1 something is not, 2 the program
 failed. Views that no tensor can be (past the end of their storage) are left out, and so are pulls of requests that are
 not ready.
 """
@@ -93,6 +93,7 @@ def register(given):
     worker.use_mla = False
     worker.is_kv_consumer = True
     worker._prepared_transfer_regions = {}
+    worker._layout_by_peer, worker._acked_layout_peers = collections.OrderedDict(), set()  # from 0.33.0
     worker._physical_blocks_per_logical_kv_block = given["kernel_blocks_per_block"]
     worker._layer_specs = {name: make_spec(one["kind"], one["page_bytes"]) for name, one in given["specs"].items()}
     worker._log_debug_cache_registration = lambda *_args: None
@@ -221,6 +222,7 @@ def make_producer(given, calls):
     worker.region_shared_groups = [tuple(groups) for groups in regions["shared_groups"]]
     worker.region_row_offsets = regions["row_offset"]
     worker._prepared_transfer_regions, worker._encoder = {}, msgspec.msgpack.Encoder()
+    worker._layout_by_peer = collections.OrderedDict()  # from 0.33.0
     worker.finished_sending_reqs, worker.reqs_need_send = set(), {}
     for one in given["ready"]:
         ready = asyncio.Event()

@@ -414,9 +414,34 @@ class Matrix:
 class UpstreamToKvferry(Matrix, unittest.TestCase):
     producer, consumer = Upstream, Kvferry
 
+    def test_a_producer_that_dies_while_a_pull_waits(self):
+        self.bring_up("head-major")
+        self.announce("x-0")
+        self.fetch("x-0")
+        time.sleep(1)
+        self.producers[0].stop()
+        self.producers[0].process = None
+        over, failed = self.consumers[0].wait(1)  # long before any time-out of the protocol
+        self.assertEqual((over, failed), ({"d-x-0"}, {"d-x-0"}))
+        self.ranks.remove(self.producers[0])
+        self.check_bytes()
+
 
 class KvferryToUpstream(Matrix, unittest.TestCase):
     producer, consumer = Kvferry, Upstream
+
+    def test_a_consumer_that_dies_while_its_pull_waits(self):
+        self.bring_up("head-major", plan={"x-0": ([3, 4], [7, 1]), "x-1": ([5, 6], [2, 3])})
+        consumer = self.consumers[0]
+        self.fetch("x-0")
+        time.sleep(1)
+        consumer.stop()
+        consumer.start()
+        consumer.wait_ready()
+        self.offer("x-0", "x-1")
+        self.fetch("x-1")
+        self.assertEqual(consumer.wait(1), ({"d-x-1"}, set()))
+        self.check_bytes("x-1")
 
 
 class UpstreamToKvferryWithoutLayoutIds(Matrix, unittest.TestCase):
