@@ -3,6 +3,7 @@
 #include "producer_kit.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,8 @@
 #include <unistd.h>
 
 #include "kvferry/mooncake.h"
+#include "transport/mooncake/engine.h"
+#include "transport/mooncake/server.h"
 
 #define LAYER_0 "model.layers.0.self_attn"
 #define LAYER_1 "model.layers.1.self_attn"
@@ -380,6 +383,85 @@ static void peer_that_comes_back(void **state)
     consumer_close(&consumer);
 }
 
+/* One comes back with another data port, and its old one is another process's: nothing goes there. */
+static void data_port_that_is_another_peer_s_by_now(void **state)
+{
+    const int64_t from[] = {1}, to[] = {2};
+    struct kvf_mooncake_options options, other_options;
+    struct kvf_mooncake_buffer buffer;
+    struct consumer consumer;
+    struct source source;
+    kvf_mooncake *other;
+    void *pull;
+
+    (void)state;
+    consumer_open(&consumer, "127.0.0.1");
+    source_open(&source, 0);
+    kvf_mooncake_options_init(&options, sizeof options);
+    kvf_mooncake_options_init(&other_options, sizeof other_options);
+    options.rpc_port = kvf_mooncake_rpc_port(consumer.engine);
+    other_options.data_port = kvf_mooncake_data_port(consumer.engine);
+    producer_ready(&source.producer, "p-1", "xfer-1", ONE_GROUP(1));
+    pull = pull_one(&source.producer, &consumer.asker, "d-1", "xfer-1", ONE_GROUP(9));
+    pull_expect(pull, KVFI_VLLM_FINISH, "d-1", NULL, NULL);
+    pull_close(pull);
+    kvf_mooncake_close(consumer.engine);
+    memset(consumer.memory, 0, BYTES);
+    /* Another process often has memory at the same addresses; this one has the very same. */
+    assert_int_equal(kvf_mooncake_open(&other_options, &other, NULL), KVF_OK);
+    buffer = (struct kvf_mooncake_buffer){(uint64_t)(uintptr_t)consumer.memory, BYTES};
+    assert_int_equal(kvf_mooncake_register(other, &buffer, 1, NULL), KVF_OK);
+    assert_int_equal(kvf_mooncake_open(&options, &consumer.engine, NULL), KVF_OK);
+    publish(&consumer);
+    producer_ready(&source.producer, "p-2", "xfer-2", ONE_GROUP(1));
+    pull = pull_one(&source.producer, &consumer.asker, "d-2", "xfer-2", ONE_GROUP(2));
+    pull_expect(pull, KVFI_VLLM_FINISH, "d-2", NULL, NULL);
+    pull_close(pull);
+    check_bytes(&consumer, from, to, 1);
+    assert_int_equal(kvfi_moon_server_count_from(other->server, "127.0.0.1"), 0);
+    kvf_mooncake_close(other);
+    source_close(&source);
+    consumer_close(&consumer);
+}
+
+static size_t open_descriptors(void)
+{
+    DIR *directory = opendir("/proc/self/fd");
+    size_t count = 0;
+
+    assert_non_null(directory);
+    while (readdir(directory) != NULL) count++;
+    closedir(directory);
+    return count;
+}
+
+/* Consumers that are gone for good leave no connections behind. */
+static void consumers_that_come_and_go(void **state)
+{
+    enum { ROUNDS = 24 };
+    struct consumer consumer;
+    struct source source;
+    char ids[2][32];
+    size_t before = 0;
+    void *pull;
+
+    (void)state;
+    source_open(&source, 0);
+    for (int i = 0; i < ROUNDS; i++) {
+        consumer_open(&consumer, "127.0.0.1");
+        snprintf(ids[0], sizeof ids[0], "p-%d", i);
+        snprintf(ids[1], sizeof ids[1], "xfer-%d", i);
+        producer_ready(&source.producer, ids[0], ids[1], ONE_GROUP(1, 2, 3));
+        pull = pull_one(&source.producer, &consumer.asker, "d-req", ids[1], ONE_GROUP(4, 9, 2));
+        pull_expect(pull, KVFI_VLLM_FINISH, "d-req", NULL, NULL);
+        pull_close(pull);
+        consumer_close(&consumer);
+        if (i == 3) before = open_descriptors();
+    }
+    assert_true(open_descriptors() < before + ROUNDS / 2);
+    source_close(&source);
+}
+
 /* Closing breaks off what is being written. */
 static void closing_while_a_peer_stands_still(void **state)
 {
@@ -414,6 +496,8 @@ int main(void)
         cmocka_unit_test(gap_16_12_addresses_past_the_end),
         cmocka_unit_test(peers_that_are_not_there),
         cmocka_unit_test(peer_that_comes_back),
+        cmocka_unit_test(data_port_that_is_another_peer_s_by_now),
+        cmocka_unit_test(consumers_that_come_and_go),
         cmocka_unit_test(closing_while_a_peer_stands_still),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,6 +36,7 @@ struct kvfi_moon_segment {
     struct kvfi_moon_descriptor descriptor;
     int64_t fetches;         /* 0: not usable yet */
     bool fetching;           /* one thread asks, others wait for it */
+    bool suspect;            /* a connection of protocol 2 broke: its ports may be another process's by now */
     struct kvfi_moon_lane *idle;
     int64_t lane_count;      /* idle ones and those in use */
     int run;                 /* protocol 1: writes that one connection takes, 0 = not known yet */
@@ -64,6 +65,7 @@ struct kvf_mooncake {
     pthread_cond_t changed;  /* a lane is free, a fetch has ended, a note came */
     bool lock_made;
     struct kvfi_moon_segment *segments;
+    struct kvfi_moon_segment *reaped; /* whose idle lanes were looked at last */
     int64_t segment_count;
     struct kvfi_moon_note *first_note, *last_note;
     int64_t note_count;

@@ -14,7 +14,7 @@
 
 /* An engine that answers handshakes but no data connection may be about to: its data listener comes up last. */
 #define RETRY_NS (50 * KVFI_MS)
-enum { RETRIES = 10 };
+enum { RETRIES = 10, REAPED = 8 };
 
 /* Where data goes: the published host, or the host that was asked for; then, as engines before 0.3.13 have it, the host
  * of the name that the peer gives itself. */
@@ -56,13 +56,26 @@ static enum kvf_status try_targets(kvf_mooncake *engine, const struct targets *t
     return status;
 }
 
+/* Who was there may be gone, and its data port be that of another process, which would take what is not for it. */
+static enum kvf_status ask_again_if_suspect(kvf_mooncake *engine, struct kvfi_moon_segment *segment,
+                                            const struct kvfi_moon_limit *limit, struct kvf_error *error)
+{
+    bool suspect;
+
+    pthread_mutex_lock(&engine->lock);
+    suspect = segment->suspect;
+    pthread_mutex_unlock(&engine->lock);
+    return suspect ? kvfi_moon_refresh(engine, segment, limit, error) : KVF_OK;
+}
+
 static enum kvf_status connect_lane(kvf_mooncake *engine, struct kvfi_moon_segment *segment,
                                     const struct kvfi_moon_limit *limit, int *fd, struct kvf_error *error)
 {
     struct kvf_error own = {.text = ""};
     struct targets targets;
-    enum kvf_status status;
+    enum kvf_status status = ask_again_if_suspect(engine, segment, limit, error);
 
+    if (status != KVF_OK) return status;
     find_targets(engine, segment, &targets);
     status = try_targets(engine, &targets, limit, fd, &own);
     for (int i = 0; i < RETRIES && (status == KVF_ERR_UNREACHABLE || (status == KVF_ERR_TIMEOUT && i == 0)); i++) {
@@ -111,10 +124,40 @@ static struct kvfi_moon_lane *take_idle(struct kvfi_moon_segment *segment)
     while ((lane = segment->idle) != NULL) {
         segment->idle = lane->next;
         if (is_open(lane)) break;
+        segment->suspect |= lane->pipe != NULL;
         kvfi_moon_lane_free(lane);
         segment->lane_count--;
     }
     return lane;
+}
+
+/* Frees idle connections that their peers have closed. The lock is held. */
+static void reap(struct kvfi_moon_segment *segment)
+{
+    struct kvfi_moon_lane **at = &segment->idle;
+
+    while (*at) {
+        struct kvfi_moon_lane *lane = *at;
+
+        if (is_open(lane)) {
+            at = &lane->next;
+            continue;
+        }
+        *at = lane->next;
+        segment->suspect |= lane->pipe != NULL;
+        kvfi_moon_lane_free(lane);
+        segment->lane_count--;
+    }
+}
+
+/* Peers that never come again leave connections: with each new one some peers are looked at, in turn. The lock is
+ * held. */
+static void reap_some(kvf_mooncake *engine)
+{
+    for (int i = 0; i < REAPED; i++) {
+        engine->reaped = engine->reaped && engine->reaped->next ? engine->reaped->next : engine->segments;
+        reap(engine->reaped);
+    }
 }
 
 /* Has room for one more connection, closing an idle one where that makes it. The lock is held. */
@@ -152,6 +195,7 @@ enum kvf_status kvfi_moon_lane_take(kvf_mooncake *engine, struct kvfi_moon_segme
         if (!lane) room = make_room(engine, segment);
     } while (!lane && !room && wait && kvfi_moon_pause(engine, limit));
     if (room) segment->lane_count++;
+    if (room) reap_some(engine);
     pthread_mutex_unlock(&engine->lock);
     *out = lane;
     if (lane || (!room && !wait)) return KVF_OK;
@@ -183,6 +227,11 @@ void kvfi_moon_lane_put(kvf_mooncake *engine, struct kvfi_moon_segment *segment,
 
 void kvfi_moon_lane_drop(kvf_mooncake *engine, struct kvfi_moon_segment *segment, struct kvfi_moon_lane *lane)
 {
+    if (lane->pipe) {
+        pthread_mutex_lock(&engine->lock);
+        segment->suspect = true;
+        pthread_mutex_unlock(&engine->lock);
+    }
     kvfi_moon_lane_free(lane);
     give_up_place(engine, segment);
 }

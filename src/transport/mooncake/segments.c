@@ -68,6 +68,7 @@ static enum kvf_status fetch_locked(kvf_mooncake *engine, struct kvfi_moon_segme
         segment->descriptor = descriptor;
         segment->fetches++;
         segment->run = 0;
+        segment->suspect = false;
     }
     pthread_cond_broadcast(&engine->changed);
     return status;
