@@ -6,8 +6,8 @@ answered before, and the program's answers are compared with theirs.
     VENV/bin/python upstream_vllm.py PROGRAM CASES.jsonl.xz [--seed N] [--count N]
 
 Needs a Python with vllm 0.32.0 or 0.33.0; no device, no network. Exit status: 0 all equal, 1 something is not, 2 the
-program failed. Views that no tensor can be (past the end of their storage) are left out, and so are pulls of requests that are
-not ready.
+program failed. Views that no tensor can be (past the end of their storage) are left out, and so are pulls of requests
+that are not ready.
 """
 import argparse
 import asyncio
