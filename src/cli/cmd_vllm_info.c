@@ -72,6 +72,8 @@ static int run(const struct cli_command *command, int argc, char **argv)
         return parser.exit_code;
     if (argc - optind != 1)
         return cli_usage_error(command, "takes one registry, http://HOST:PORT; %d given", argc - optind);
+    if (!vllm_query_takes(argv[optind]))
+        return cli_usage_error(command, "%s is no http://HOST:PORT", argv[optind]);
     return ask(command, argv[optind], timeout_ns, as_json);
 }
 

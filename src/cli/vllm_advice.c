@@ -33,6 +33,11 @@ static const struct {
     {"has no matching consumer occurrence",
      "The consumer lacks a layer that the producer has: the same model, or, with other PP sizes, regions whose "
      "layers have names (no opaque rows)."},
+    {"nothing is known of its pages",
+     "Say in layer_specs what pages the producer's layers have: padded ones, or those of a 4-bit cache, cannot be "
+     "cut."},
+    {"this producer transfers",
+     "Give one list of block ids per transferred cache group, and in group_kinds one kind for each."},
     {"not supported for padded KV pages",
      "Use equal TP sizes, or a block size at which pages need no padding (hybrid models align attention pages to "
      "state pages)."},

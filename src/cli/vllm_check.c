@@ -76,7 +76,8 @@ static int source_init(struct vllm_serve *serve, const json_t *object, struct so
     kvf_vllm_producer *producer = NULL;
     vllm_rank_init(&source->rank);
     if (!vllm_take_rank(&take, object, &source->keep, &source->rank) ||
-        !vllm_take_regions(&take, json_object_get(object, "regions"), &source->keep, &source->rank.regions)) {
+        !vllm_take_regions(&take, json_object_get(object, "regions"), &source->keep, &source->rank.regions) ||
+        !vllm_can_produce(&take, &source->rank)) {
         cli_error(serve->command, "%s: %s", serve->options->spec_path, take.text);
         return CLI_INPUT;
     }

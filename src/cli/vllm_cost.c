@@ -7,23 +7,6 @@
 #include "cli/vllm_pairs.h"
 
 #define DESCRIPTORS_AT_ONCE 256
-#define GROUPS_MAX 4096
-
-/** How many groups a rank's ids have. */
-static size_t groups_of(const struct vllm_rank *rank)
-{
-    size_t most = rank->group_count > 0 ? rank->group_count : 1;
-    for (size_t i = 0; i < rank->regions.group_index_count; i++) {
-        int64_t group = rank->regions.group_indices[i];
-        if (group >= (int64_t)most && group < GROUPS_MAX)
-            most = (size_t)group + 1;
-    }
-    for (size_t i = 0; i < rank->layer_count; i++) {
-        if (rank->layers[i].group >= (int64_t)most && rank->layers[i].group < GROUPS_MAX)
-            most = (size_t)rank->layers[i].group + 1;
-    }
-    return most;
-}
 
 static bool is_mamba(const struct vllm_rank *rank, size_t group)
 {
@@ -75,13 +58,13 @@ static void take_move(const struct vllm_rank *rank, kvf_vllm_write *write, struc
 
 bool vllm_pair_moves(const struct vllm_rank *producer, struct vllm_pair_row *row)
 {
-    size_t count = 0, others = 0, groups = groups_of(producer);
+    size_t count = 0, others = 0, groups = producer->group_count;
     const struct kvf_vllm_region *local = kvf_vllm_regions_get(kvf_vllm_prepared_local(row->prepared), &count);
     const struct kvf_vllm_region *remote = kvf_vllm_regions_get(kvf_vllm_prepared_remote(row->prepared), &others);
     static const int64_t one = 1;
     struct kvf_error ignored = {.position = -1};
     kvf_vllm_write *write = NULL;
-    struct kvf_vllm_ids *ids = calloc(groups, sizeof(*ids));
+    struct kvf_vllm_ids *ids = calloc(groups + 1, sizeof(*ids));
     row->moves = calloc(count + 1, sizeof(*row->moves));
     if (ids == NULL || row->moves == NULL || others != count) {
         free(ids);
@@ -126,8 +109,8 @@ static void count_cost(const struct vllm_pair_row *row, const struct kvf_vllm_id
 static bool add_made_up(const struct vllm_pairs *pairs, struct vllm_pair_row *row, int64_t step)
 {
     const struct vllm_rank *producer = &pairs->producers.ranks[row->producer];
-    size_t groups = groups_of(producer), blocks = (size_t)pairs->request->blocks;
-    struct kvf_vllm_ids *ids = calloc(groups, sizeof(*ids));
+    size_t groups = producer->group_count, blocks = (size_t)pairs->request->blocks;
+    struct kvf_vllm_ids *ids = calloc(groups + 1, sizeof(*ids));
     int64_t *numbers = calloc(blocks + 1, sizeof(*numbers));
     struct vllm_cost *cost = &row->costs[row->cost_count];
     bool fits = ids != NULL && numbers != NULL;

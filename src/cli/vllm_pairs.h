@@ -16,6 +16,7 @@ struct vllm_side {
     struct vllm_rank *ranks;
     size_t count;
     const char *path;
+    bool is_producer;
 };
 
 /** Reads ranks from a file ("-" = standard input) or a folder of files: one rank, a list, {"ranks": [...]}, or a SPEC

@@ -24,11 +24,18 @@ static bool split_url(const char *url, char *host, size_t room, char *port, size
         from++;
         bytes -= 2;
     }
-    if (digits == 0 || digits >= port_room || strspn(colon + 1, "0123456789") != digits || bytes == 0 || bytes >= room)
+    if (digits == 0 || digits >= port_room || strspn(colon + 1, "0123456789") != digits || bytes == 0 ||
+        bytes >= room || strtol(colon + 1, NULL, 10) > 65535)
         return false;
     snprintf(port, port_room, "%.*s", (int)digits, colon + 1);
     snprintf(host, room, "%.*s", (int)bytes, from);
     return true;
+}
+
+bool vllm_query_takes(const char *url)
+{
+    char host[256], port[8];
+    return split_url(url, host, sizeof(host), port, sizeof(port));
 }
 
 static bool wait_for(int fd, short events, int64_t deadline)
@@ -38,13 +45,13 @@ static bool wait_for(int fd, short events, int64_t deadline)
     return left > 0 && poll(&wait, 1, (int)(left < 60000 ? left : 60000)) == 1;
 }
 
-/** A connected socket, or -1 with errno. */
-static int connect_to(const char *host, const char *port, int64_t deadline)
+/** A connected socket, or -1 with why. */
+static int connect_to(const char *host, const char *port, int64_t deadline, const char **why)
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found = NULL;
-    int fd = -1;
-    if (getaddrinfo(host, port, &hints, &found) != 0) {
-        errno = EADDRNOTAVAIL;
+    int fd = -1, unknown = getaddrinfo(host, port, &hints, &found);
+    if (unknown != 0) {
+        *why = gai_strerror(unknown);
         return -1;
     }
     for (const struct addrinfo *at = found; at != NULL && fd < 0; at = at->ai_next) {
@@ -64,9 +71,8 @@ static int connect_to(const char *host, const char *port, int64_t deadline)
             errno = failed;
         }
     }
-    int kept = errno;
+    *why = strerror(errno);
     freeaddrinfo(found);
-    errno = kept;
     return fd;
 }
 
@@ -112,6 +118,7 @@ fail:
 json_t *vllm_query(const char *url, int64_t timeout_ns, char *text)
 {
     char host[256], port[8];
+    const char *why = "";
     char *answer = NULL;
     json_t *root = NULL;
     int64_t deadline = cli_now_ns() + timeout_ns;
@@ -119,12 +126,12 @@ json_t *vllm_query(const char *url, int64_t timeout_ns, char *text)
         snprintf(text, KVF_ERROR_TEXT_BYTES, "is no http://HOST:PORT");
         return NULL;
     }
-    int fd = connect_to(host, port, deadline);
-    if (fd >= 0)
-        answer = talk(fd, host, port, deadline);
+    int fd = connect_to(host, port, deadline, &why);
+    if (fd >= 0 && (answer = talk(fd, host, port, deadline)) == NULL)
+        why = strerror(errno);
     const char *body = answer != NULL ? strstr(answer, "\r\n\r\n") : NULL;
     if (answer == NULL)
-        snprintf(text, KVF_ERROR_TEXT_BYTES, "does not answer: %s", strerror(errno));
+        snprintf(text, KVF_ERROR_TEXT_BYTES, "does not answer: %s", why);
     else if (strncmp(answer, "HTTP/1.", 7) == 0 && strncmp(answer + 8, " 200", 4) == 0 && body != NULL)
         root = json_loads(body + 4, JSON_REJECT_DUPLICATES, NULL);
     if (answer != NULL && !json_is_object(root)) {

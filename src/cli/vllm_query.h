@@ -7,6 +7,9 @@
 
 #include "cli/cli.h"
 
+/** Whether a text is an address that can be asked: http://HOST:PORT. */
+bool vllm_query_takes(const char *url);
+
 /** Asks `url` ("http://HOST:PORT") for /query. NULL when there is no answer within `timeout_ns`, or it is none, which
  *  `text` (KVF_ERROR_TEXT_BYTES, to be read behind the url) then says. */
 json_t *vllm_query(const char *url, int64_t timeout_ns, char *text);

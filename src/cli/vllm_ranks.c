@@ -23,6 +23,10 @@ static int take_rank(const struct cli_command *command, const char *path, const 
         take = json_take_below("%s%sregions", where, where[0] != '\0' ? "." : "");
         fits = vllm_take_regions(&take, json_object_get(value, "regions"), &side->keep, &rank.regions);
     }
+    if (fits && side->is_producer) {
+        take = json_take_below("%s", where);
+        fits = vllm_can_produce(&take, &rank);
+    }
     if (!fits) {
         cli_error(command, "%s: %s", path, take.text);
         return CLI_INPUT;
@@ -157,7 +161,7 @@ static int check_side(const struct cli_command *command, const char *path, const
 int vllm_side_read(const struct cli_command *command, const char *path, const char *member, struct vllm_side *out)
 {
     struct stat status;
-    struct vllm_side side = {.path = path};
+    struct vllm_side side = {.path = path, .is_producer = strcmp(member, "producer") == 0};
     bool is_folder = strcmp(path, "-") != 0 && stat(path, &status) == 0 && S_ISDIR(status.st_mode);
     int code = is_folder ? take_folder(command, path, member, &side) : take_file(command, path, member, &side);
     if (code == CLI_OK && side.count > 1)

@@ -23,6 +23,13 @@ struct input {
     size_t used, room;
 };
 
+/** What the library does not take came from the SPEC or from the environment, not from the command line. */
+static int refused(const struct vllm_serve *serve, const char *what, const struct kvf_error *error)
+{
+    int code = cli_library_error(serve->command, what, error);
+    return code == CLI_USAGE ? CLI_INPUT : code;
+}
+
 static const char *environment(void *context, const char *name)
 {
     (void)context;
@@ -42,7 +49,7 @@ static int read_config(struct vllm_serve *serve)
         return CLI_FAILED;
     }
     if (kvf_vllm_config_read(text, environment, NULL, &serve->config, &error) != KVF_OK)
-        code = cli_library_error(serve->command, NULL, &error);
+        code = refused(serve, NULL, &error);
     else if (serve->options->verbose && serve->config.notes[0] != '\0')
         cli_error(serve->command, "%s", serve->config.notes);
     free(text);
@@ -79,7 +86,7 @@ static int open_directory(struct vllm_serve *serve, char *url, size_t room)
     options.log =
         (struct kvf_log_sink){.fd = STDERR_FILENO, .level = serve->options->verbose ? KVF_LOG_INFO : KVF_LOG_WARN};
     if (kvf_directory_open(&options, &serve->directory, &error) != KVF_OK)
-        return cli_library_error(serve->command, "endpoint.bootstrap", &error);
+        return refused(serve, "endpoint.bootstrap", &error);
     if (url[0] == '\0')
         snprintf(url, room, "%s", kvf_directory_url(serve->directory));
     return CLI_OK;
@@ -141,7 +148,7 @@ static int tell_ready(const struct vllm_serve *serve, const char *engine_id, con
     struct kvf_vllm_endpoints at = {.struct_size = sizeof(at)};
     struct kvf_error error = {.position = -1};
     if (kvf_vllm_worker_endpoints(serve->worker, &at, &error) != KVF_OK)
-        return cli_library_error(serve->command, NULL, &error);
+        return refused(serve, NULL, &error);
     vllm_serve_tell(json_pack("{s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:i, s:i, s:o, s:o}", "event", "ready", "role",
                               serve->options->role == KVF_VLLM_PRODUCER ? "producer" : "consumer", "pid",
                               (int)getpid(), "engine_id", engine_id, "side_channel", at.side_channel, "segment",
@@ -165,7 +172,7 @@ static int register_memory(struct vllm_serve *serve)
     int code = CLI_OK;
     if (kvf_vllm_worker_register(serve->worker, memory, serve->memory.count, serve->regions,
                                  serve->spec.rank.has_opaque_row, &error) != KVF_OK)
-        code = cli_library_error(serve->command, NULL, &error);
+        code = refused(serve, NULL, &error);
     free(memory);
     return code;
 }
@@ -208,7 +215,7 @@ static int open_worker(struct vllm_serve *serve, int signal_fd)
     options.log =
         (struct kvf_log_sink){.fd = STDERR_FILENO, .level = serve->options->verbose ? KVF_LOG_INFO : KVF_LOG_WARN};
     if (kvf_vllm_worker_open(&options, &serve->worker, &error) != KVF_OK)
-        return cli_library_error(serve->command, NULL, &error);
+        return refused(serve, NULL, &error);
     code = vllm_serve_interruptible(serve, signal_fd, register_memory);
     return code == CLI_OK ? tell_ready(serve, options.engine_id, url) : code;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/vllm_query.h"
 #include "cli/vllm_spec.h"
 
 #define FILE_LIMIT ((size_t)256 << 20)
@@ -49,6 +50,14 @@ static bool take_switch(struct json_take *take, const json_t *object, const char
     return fits;
 }
 
+static bool take_url(struct json_take *take, const json_t *object, const char *key, const char **out)
+{
+    if (!json_take_text(take, object, key, out))
+        return false;
+    return *out == NULL || vllm_query_takes(*out) ||
+           json_take_wrong(take, key, "\"%.100s\" is no http://HOST:PORT", *out);
+}
+
 static bool take_endpoint(struct json_take *up, const json_t *root, struct vllm_endpoint *out)
 {
     static const char *const members[] = {
@@ -63,9 +72,9 @@ static bool take_endpoint(struct json_take *up, const json_t *root, struct vllm_
         return true;
     bool fits = json_take_known(&take, object, members) && json_take_text(&take, object, "host", &out->host) &&
                 json_take_text(&take, object, "engine_id", &out->engine_id) &&
-                json_take_text(&take, object, "bootstrap", &out->bootstrap) &&
+                take_url(&take, object, "bootstrap", &out->bootstrap) &&
                 json_take_text(&take, object, "remote_engine_id", &out->remote_engine_id) &&
-                json_take_text(&take, object, "remote_bootstrap_addr", &out->remote_bootstrap_addr) &&
+                take_url(&take, object, "remote_bootstrap_addr", &out->remote_bootstrap_addr) &&
                 json_take_int(&take, object, "dp_rank", 0, INT32_MAX, &out->dp_rank) &&
                 json_take_int(&take, object, "pp_rank", 0, INT32_MAX, &out->pp_rank) &&
                 json_take_int(&take, object, "side_port", 0, 65535, &out->side_port) &&
@@ -199,6 +208,10 @@ static bool take_rank(struct json_take *take, int role, int64_t rank, struct vll
     if (fits) {
         below = json_take_below("%s.regions", where);
         fits = vllm_take_regions(&below, regions, &spec->keep, &spec->rank.regions);
+    }
+    if (fits && role == KVF_VLLM_PRODUCER) {
+        below = json_take_below("%s", where);
+        fits = vllm_can_produce(&below, &spec->rank);
     }
     if (!fits)
         memcpy(take->text, below.text, sizeof(take->text));

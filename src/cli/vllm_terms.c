@@ -286,6 +286,16 @@ bool vllm_take_rank(struct json_take *take, const json_t *object, struct vllm_ke
     return fits;
 }
 
+bool vllm_can_produce(struct json_take *take, const struct vllm_rank *rank)
+{
+    if (rank->group_count == 0)
+        return json_take_wrong(take, "group_kinds", "expected \"attention\" or \"mamba\" for each group that is "
+                                                    "transferred");
+    if (rank->total_kv_heads == 0 && !rank->is_mla)
+        return json_take_wrong(take, "total_kv_heads", "expected the model's number, unless is_mla");
+    return true;
+}
+
 void vllm_producer_spec(const struct vllm_rank *rank, struct kvf_vllm_producer_spec *out)
 {
     kvf_vllm_producer_spec_init(out, sizeof(*out));

@@ -49,6 +49,9 @@ void vllm_rank_init(struct vllm_rank *rank);
 /** Takes a rank's members, but not its regions. `object` may be NULL. */
 bool vllm_take_rank(struct json_take *take, const json_t *object, struct vllm_keep *keep, struct vllm_rank *rank);
 
+/** Says what a rank lacks to be a producer, which a consumer may leave out. */
+bool vllm_can_produce(struct json_take *take, const struct vllm_rank *rank);
+
 /** What a rank is as a producer, and what its pulls say of it as a consumer. Both borrow from the rank. */
 void vllm_producer_spec(const struct vllm_rank *rank, struct kvf_vllm_producer_spec *out);
 void vllm_peer(const struct vllm_rank *rank, struct kvf_vllm_peer *out);

@@ -110,6 +110,11 @@ static void print_moves(const struct vllm_pair_row *row, FILE *out)
 {
     size_t from = sizeof("from the producer's") - 1, to = sizeof("to the consumer's") - 1;
     size_t heads[MOVES_SHOWN], shown = 0; /* the first of each kind */
+    int64_t bytes = 0;
+    for (size_t i = 0; i < row->move_count; i++)
+        bytes += row->moves[i].bytes;
+    if (bytes == 0)
+        return; /* every request is refused, as its line says */
     for (size_t i = 0; i < row->move_count; i++) {
         struct columns text = columns_of(&row->moves[i]);
         from = strlen(text.from) > from ? strlen(text.from) : from;

@@ -166,6 +166,13 @@ for values in rank["regions"].values(): del values[1 - r]'
     matches vllm-plan-twice vllm plan twice.json P.json
     edit P.json rank.json 'value = value[0]; value["tp_rank"] = 1'
     matches vllm-plan-rank vllm plan rank.json P.json
+    edit P.json kinds.json 'value = value[0]; del value["group_kinds"]'
+    matches vllm-plan-kinds vllm plan kinds.json P.json
+    "$kvferry" vllm plan P.json kinds.json >out # a consumer may leave it out
+    edit P.json no-heads.json 'value = value[0]; del value["total_kv_heads"]'
+    matches vllm-plan-no-heads vllm plan no-heads.json P.json
+    edit P.json group.json 'value[0]["regions"]["group_index"][1] = 7'
+    matches vllm-plan-group vllm plan group.json group.json
 }
 
 # ---- info -------------------------------------------------------------------------------------------------------
@@ -202,6 +209,11 @@ urllib.request.urlopen(urllib.request.Request(url + "/register", json.dumps(body
     run "$kvferry" vllm info http://127.0.0.1:1
     [ "$status" -eq 4 ]
     [[ $output == *"127.0.0.1:1 does not answer: Connection refused"* ]]
+    run "$kvferry" vllm info http://no.such.host.invalid:8998
+    [ "$status" -eq 4 ]
+    [[ $output == *"no.such.host.invalid:8998 does not answer: "* && $output != *"assign"* ]]
+    run "$kvferry" vllm info http://127.0.0.1:65536
+    [ "$status" -eq 2 ]
 }
 
 # ---- worker -----------------------------------------------------------------------------------------------------
@@ -408,4 +420,13 @@ del value["check"]'
     matches vllm-worker-lengths vllm worker --role consumer lengths.json
     edit D.json dump.json 'value["dump"] = "no/such/folder/d.bin"'
     matches vllm-worker-dump vllm worker --role consumer dump.json
+    edit D.json from.json 'value["endpoint"]["remote_bootstrap_addr"] = "127.0.0.1:8998"'
+    matches vllm-worker-from vllm worker --role consumer from.json
+    edit P.json kinds.json 'del value["producer"][1]["group_kinds"]'
+    matches vllm-worker-kinds vllm worker --role producer kinds.json --rank 1
+    edit P.json at.json 'value["endpoint"]["bootstrap"] = "127.0.0.1:8998"'
+    matches vllm-worker-at vllm worker --role producer at.json --rank 1
+    edit P.json extra.json 'value["endpoint"]["extra_config"] = {"num_workers": 0}'
+    matches vllm-worker-extra vllm worker --role producer extra.json --rank 0
+    VLLM_MOONCAKE_BOOTSTRAP_PORT=x matches vllm-worker-environment vllm worker --role producer P.json --rank 0
 }
