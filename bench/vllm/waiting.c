@@ -19,7 +19,7 @@
 
 #include "bench.h"
 
-enum { MOST_PEERS = 64 };
+enum { MOST_PEERS = 64, ALL_DESCRIPTORS = 1 << 20 };
 
 /* ---- all of it ------------------------------------------------------------------------------------------------- */
 
@@ -83,7 +83,7 @@ static struct latency latency_of(struct scene *scene, const char *prefix)
 
 static void open_scene(struct scene *scene)
 {
-    scene->worker = start(run_worker, scene->descriptors);
+    scene->worker = start(run_worker, scene->descriptors == ALL_DESCRIPTORS ? 0 : scene->descriptors);
     sscanf(answer_of(&scene->worker), "%255s", scene->worker_endpoint);
     for (int64_t i = 0; i < scene->peers; i++)
         scene->consumers[i] = start(run_consumer, scene->named ? i + 1 : 0);
@@ -226,7 +226,7 @@ int main(int argc, char **argv)
     scene.peers = bench_option(argc, argv, "peers", 8);
     scene.samples = bench_option(argc, argv, "samples", 300);
     scene.named = bench_option(argc, argv, "generation", 32) == 33;
-    scene.descriptors = bench_option(argc, argv, "descriptors", scene.pulls + 512);
+    scene.descriptors = bench_option(argc, argv, "descriptors", ALL_DESCRIPTORS);
     if (scene.peers > MOST_PEERS || scene.pulls < scene.peers)
         bench_fail("%" PRId64 " peers, expected 1 to %d, and not more than pulls", scene.peers, MOST_PEERS);
     raise_limit(scene.pulls, scene.peers);
