@@ -5,24 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/json_lines.h"
 #include "cli/trtllm_serve.h"
 
 #define EVENTS_AT_ONCE 16
-
-void trtllm_serve_tell(json_t *event)
-{
-    if (event != NULL && json_dumpf(event, stdout, JSON_COMPACT) == 0)
-        putchar('\n');
-    fflush(stdout);
-    json_decref(event);
-}
 
 static bool refuse(struct trtllm_serve *serve, int64_t rid, int status, const char *text)
 {
     json_t *event = json_pack("{s:s, s:s, s:s}", "event", "refused", "status", kvf_status_name(status), "text", text);
     if (rid >= 0)
         json_object_set_new(event, "rid", json_integer(rid));
-    trtllm_serve_tell(event);
+    json_lines_tell(event);
     serve->line_failed = true;
     return false;
 }
@@ -148,7 +141,7 @@ static bool start(struct trtllm_serve *serve, struct trtllm_job *job)
     enum kvf_status status =
         serve->options->role == 0 ? start_send(serve, job, &error) : start_receive(serve, job, &error);
     if (status == KVF_OK) {
-        trtllm_serve_tell(json_pack("{s:s, s:I}", "event", "accepted", "rid", (json_int_t)rid));
+        json_lines_tell(json_pack("{s:s, s:I}", "event", "accepted", "rid", (json_int_t)rid));
         return true;
     }
     if (job->started) { /* a piece was refused: the session is of no use */
@@ -249,7 +242,7 @@ static bool take_dump(struct trtllm_serve *serve, const char *file)
 {
     if (trtllm_memory_dump(serve->command, &serve->memory, file) != CLI_OK)
         return refuse(serve, -1, KVF_ERR_SYSTEM, "the file cannot be written");
-    trtllm_serve_tell(
+    json_lines_tell(
         json_pack("{s:s, s:s, s:I}", "event", "dumped", "file", file, "bytes", (json_int_t)serve->memory.bytes));
     return true;
 }
@@ -259,7 +252,7 @@ bool trtllm_serve_complete(struct trtllm_serve *serve, char *const *senders, siz
     if (kvf_trtllm_worker_complete(serve->worker, NULL, 0, (const char *const *)senders, count, error) != KVF_OK)
         return false;
     serve->is_complete = true;
-    trtllm_serve_tell(json_pack("{s:s}", "event", "complete"));
+    json_lines_tell(json_pack("{s:s}", "event", "complete"));
     return true;
 }
 
@@ -339,7 +332,7 @@ static void take_event(struct trtllm_serve *serve, const struct kvf_trtllm_event
         break;
     default: return;
     }
-    trtllm_serve_tell(told);
+    json_lines_tell(told);
 }
 
 void trtllm_serve_events(struct trtllm_serve *serve)
@@ -454,7 +447,7 @@ void trtllm_serve_check(struct trtllm_serve *serve)
     if (!fits)
         cli_error(serve->command, "no memory for the check");
     serve->damaged = serve->damaged || !fits;
-    trtllm_serve_tell(fits ? event : NULL);
+    json_lines_tell(fits ? event : NULL);
     if (!fits)
         json_decref(event);
     for (size_t i = 0; expected != NULL && i < serve->memory.count; i++)

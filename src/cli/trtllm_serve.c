@@ -9,16 +9,10 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "cli/json_lines.h"
 #include "cli/trtllm_serve.h"
 
 #define MOMENT_MS 50
-#define LINE_LIMIT ((size_t)64 << 20)
-
-/** Standard input, line by line. */
-struct input {
-    char *text;
-    size_t used, room;
-};
 
 static json_t *regions_json(const struct trtllm_memory *memory, bool aux)
 {
@@ -40,12 +34,12 @@ static void tell_ready(const struct trtllm_serve *serve)
 {
     const struct kvf_trtllm_rank_spec *rank = kvf_trtllm_rank_get_spec(serve->rank);
     const char *info = serve->endpoints.info;
-    trtllm_serve_tell(json_pack("{s:s, s:s, s:s, s:I, s:I, s:o, s:s, s:s, s:o, s:o}", "event", "ready", "role",
-                                serve->options->role == 0 ? "context" : "generation", "name", rank->instance_name,
-                                "rank", (json_int_t)rank->instance_rank, "pid", (json_int_t)getpid(), "info",
-                                info[0] != '\0' ? json_string(info) : json_null(), "sender", serve->endpoints.sender,
-                                "self", serve->endpoints.receiver, "pools", regions_json(&serve->memory, false), "aux",
-                                regions_json(&serve->memory, true)));
+    json_lines_tell(json_pack("{s:s, s:s, s:s, s:I, s:I, s:o, s:s, s:s, s:o, s:o}", "event", "ready", "role",
+                              serve->options->role == 0 ? "context" : "generation", "name", rank->instance_name,
+                              "rank", (json_int_t)rank->instance_rank, "pid", (json_int_t)getpid(), "info",
+                              info[0] != '\0' ? json_string(info) : json_null(), "sender", serve->endpoints.sender,
+                              "self", serve->endpoints.receiver, "pools", regions_json(&serve->memory, false), "aux",
+                              regions_json(&serve->memory, true)));
 }
 
 static int open_worker(struct trtllm_serve *serve)
@@ -133,58 +127,16 @@ static int complete_met(struct trtllm_serve *serve, int64_t deadline)
     return code;
 }
 
-static void take_line(struct trtllm_serve *serve, const char *text, size_t bytes)
+static void take_line(void *context, json_t *object, const char *where, const char *text)
 {
-    char where[48];
-    json_error_t parse;
-    snprintf(where, sizeof(where), "line %" PRId64, ++serve->line_number);
-    if (strspn(text, " \t\r") >= bytes)
-        return;
-    json_t *object = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &parse);
+    struct trtllm_serve *serve = context;
     if (object != NULL) {
         trtllm_serve_line(serve, object, where);
-    } else {
-        serve->line_failed = true;
-        json_t *event = json_pack("{s:s, s:s, s:o}", "event", "refused", "status", kvf_status_name(KVF_ERR_PARSE),
-                                  "text", json_sprintf("%s: byte %d: %s", where, parse.position, parse.text));
-        trtllm_serve_tell(event);
+        return;
     }
-    json_decref(object);
-}
-
-/** Reads what has come and takes the whole lines in it. */
-static int read_input(struct trtllm_serve *serve, struct input *input)
-{
-    if (input->room - input->used < 65536) {
-        char *larger = input->used < LINE_LIMIT ? realloc(input->text, input->room * 2 + 131072) : NULL;
-        if (larger == NULL) {
-            cli_error(serve->command, "a line of standard input is longer than %zu bytes", LINE_LIMIT);
-            return CLI_INPUT;
-        }
-        input->text = larger;
-        input->room = input->room * 2 + 131072;
-    }
-    ssize_t got = read(STDIN_FILENO, input->text + input->used, input->room - input->used - 1);
-    if (got < 0)
-        return errno == EINTR || errno == EAGAIN ? CLI_OK : CLI_INPUT;
-    input->used += (size_t)got;
-    size_t begin = 0;
-    for (size_t i = 0; i < input->used; i++) {
-        if (input->text[i] != '\n')
-            continue;
-        input->text[i] = '\0';
-        take_line(serve, input->text + begin, i - begin);
-        begin = i + 1;
-    }
-    if (got == 0 && begin < input->used) {
-        input->text[input->used] = '\0';
-        take_line(serve, input->text + begin, input->used - begin);
-        begin = input->used;
-    }
-    memmove(input->text, input->text + begin, input->used - begin);
-    input->used -= begin;
-    serve->input_ended = got == 0;
-    return CLI_OK;
+    serve->line_failed = true;
+    json_lines_tell(json_pack("{s:s, s:s, s:s}", "event", "refused", "status", kvf_status_name(KVF_ERR_PARSE), "text",
+                              text));
 }
 
 /** Takes the requests of the SPEC, once the worker is complete. */
@@ -231,7 +183,7 @@ static void stop(struct trtllm_serve *serve)
 }
 
 /** Waits for lines, signals and the worker, and takes what came. */
-static int wait_a_while(struct trtllm_serve *serve, struct input *input, int signal_fd)
+static int wait_a_while(struct trtllm_serve *serve, struct json_lines *input, int signal_fd)
 {
     bool reads = serve->spec.requests == NULL && !serve->input_ended;
     struct pollfd waits[3] = {{.fd = kvf_trtllm_worker_event_fd(serve->worker), .events = POLLIN},
@@ -246,7 +198,11 @@ static int wait_a_while(struct trtllm_serve *serve, struct input *input, int sig
             return CLI_FAILED;
         stop(serve);
     }
-    return (waits[2].revents & (POLLIN | POLLHUP)) != 0 && !serve->stopping ? read_input(serve, input) : CLI_OK;
+    if ((waits[2].revents & (POLLIN | POLLHUP)) == 0 || serve->stopping)
+        return CLI_OK;
+    int code = json_lines_read(input, take_line, serve);
+    serve->input_ended = serve->input_ended || input->ended;
+    return code;
 }
 
 /** Says whose memory was waited for in vain. */
@@ -257,16 +213,16 @@ static void tell_overdue(struct trtllm_serve *serve)
         if (!job->started || !job->ended || job->settled || job->lost)
             continue;
         job->lost = true;
-        trtllm_serve_tell(json_pack("{s:s, s:I, s:o}", "event", "overdue", "rid", (json_int_t)job->line.rid, "text",
-                                    json_sprintf("nobody has said within %g s that the writes into its memory are over",
-                                                 (double)serve->options->timeout_ns / 1e9)));
+        json_lines_tell(json_pack("{s:s, s:I, s:o}", "event", "overdue", "rid", (json_int_t)job->line.rid, "text",
+                                  json_sprintf("nobody has said within %g s that the writes into its memory are over",
+                                               (double)serve->options->timeout_ns / 1e9)));
     }
 }
 
 /** Runs until the input is at its end, every job is over and, with --meet, every rank of the instance is. */
 static int loop(struct trtllm_serve *serve, int signal_fd)
 {
-    struct input input = {0};
+    struct json_lines input = {.command = serve->command};
     int64_t meet_deadline = cli_now_ns() + serve->options->timeout_ns, settle_deadline = 0;
     bool told_done = false;
     int code = complete_alone(serve);
@@ -295,7 +251,7 @@ static int loop(struct trtllm_serve *serve, int signal_fd)
         if (code == CLI_OK)
             code = wait_a_while(serve, &input, signal_fd);
     }
-    free(input.text);
+    json_lines_fini(&input);
     return code;
 }
 
@@ -313,7 +269,7 @@ static void tell_end(struct trtllm_serve *serve, int code)
                              "requests_received", (json_int_t)stats.requests_received, "malformed",
                              (json_int_t)stats.malformed, "unsettled", (json_int_t)stats.unsettled, "bytes_sent",
                              (json_int_t)stats.bytes_sent));
-    trtllm_serve_tell(event);
+    json_lines_tell(event);
 }
 
 /** Looks at the memory in the end and writes it. */
@@ -331,8 +287,8 @@ static int look_back(struct trtllm_serve *serve)
     if (serve->spec.dump_path != NULL) {
         code = trtllm_memory_dump(serve->command, &serve->memory, serve->spec.dump_path);
         if (code == CLI_OK)
-            trtllm_serve_tell(json_pack("{s:s, s:s, s:I}", "event", "dumped", "file", serve->spec.dump_path, "bytes",
-                                        (json_int_t)serve->memory.bytes));
+            json_lines_tell(json_pack("{s:s, s:s, s:I}", "event", "dumped", "file", serve->spec.dump_path, "bytes",
+                                      (json_int_t)serve->memory.bytes));
     }
     return code;
 }

@@ -41,7 +41,6 @@ struct trtllm_serve {
     uint8_t **images; /* the bases of all regions */
     bool is_complete, input_ended, stopping;
     bool line_failed, damaged; /* a line could not be used; guard bytes or a check were wrong */
-    int64_t line_number;
 };
 
 /** Takes one line: a request or what concerns one. False when it was refused, which an event has told. */
@@ -67,9 +66,6 @@ void trtllm_serve_check(struct trtllm_serve *serve);
 
 /** Gives the worker the sender endpoints of all ranks. */
 bool trtllm_serve_complete(struct trtllm_serve *serve, char *const *senders, size_t count, struct kvf_error *error);
-
-/** Prints an event and frees it. */
-void trtllm_serve_tell(json_t *event);
 
 /** Runs until all is done. Returns an exit code. */
 int trtllm_serve_run(const struct cli_command *command, const struct trtllm_serve_options *options);

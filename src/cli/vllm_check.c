@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/json_lines.h"
 #include "cli/vllm_serve.h"
 
 #define DESCRIPTORS_AT_ONCE 64
@@ -164,7 +165,7 @@ static void compare(struct vllm_serve *serve, const struct vllm_memory *image)
                               (json_int_t)wrong);
     if (wrong > 0)
         json_object_set_new(event, "first", json_integer(first));
-    vllm_serve_tell(event);
+    json_lines_tell(event);
     serve->damaged = serve->damaged || wrong > 0;
 }
 

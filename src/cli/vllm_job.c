@@ -5,17 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/json_lines.h"
 #include "cli/vllm_serve.h"
 
 #define EVENTS_AT_ONCE 16
-
-void vllm_serve_tell(json_t *event)
-{
-    if (event != NULL && json_dumpf(event, stdout, JSON_COMPACT) == 0)
-        putchar('\n');
-    fflush(stdout);
-    json_decref(event);
-}
 
 /** Says that a line was of no use. */
 static void reject(struct vllm_serve *serve, const char *id, int status, const char *text)
@@ -23,7 +16,7 @@ static void reject(struct vllm_serve *serve, const char *id, int status, const c
     json_t *event = json_pack("{s:s, s:s, s:s}", "event", "rejected", "status", kvf_status_name(status), "text", text);
     if (id != NULL)
         json_object_set_new(event, "req_id", json_string(id));
-    vllm_serve_tell(event);
+    json_lines_tell(event);
     serve->line_failed = true;
 }
 
@@ -225,7 +218,7 @@ static void take_not_processed(struct vllm_serve *serve, const char *transfer_id
 static void take_dump(struct vllm_serve *serve, const char *file)
 {
     if (vllm_memory_dump(serve->command, &serve->memory, file) == CLI_OK)
-        vllm_serve_tell(json_pack("{s:s, s:s, s:I}", "event", "dumped", "file", file, "bytes",
+        json_lines_tell(json_pack("{s:s, s:s, s:I}", "event", "dumped", "file", file, "bytes",
                                   (json_int_t)serve->memory.bytes));
     else
         reject(serve, NULL, KVF_ERR_SYSTEM, "the file cannot be written");
@@ -237,7 +230,7 @@ static void take_sleep(struct vllm_serve *serve, bool sleeps)
     enum kvf_status status = sleeps ? kvf_vllm_worker_sleep(serve->worker, INT64_C(1000000000), &error)
                                     : kvf_vllm_worker_wake(serve->worker, &error);
     if (status == KVF_OK)
-        vllm_serve_tell(json_pack("{s:s}", "event", sleeps ? "asleep" : "awake"));
+        json_lines_tell(json_pack("{s:s}", "event", sleeps ? "asleep" : "awake"));
     else
         reject(serve, NULL, (int)status, error.text);
 }
@@ -288,7 +281,7 @@ static void tell_event(const struct kvf_vllm_event *event)
         if (numbers[i].number != 0)
             json_object_set_new(told, numbers[i].name, json_integer(numbers[i].number));
     }
-    vllm_serve_tell(told);
+    json_lines_tell(told);
 }
 
 static void take_event(struct vllm_serve *serve, const struct kvf_vllm_event *event)
@@ -334,7 +327,7 @@ static void tell_done(const struct kvf_vllm_done *done)
         json_object_set_new(told, "invalid_blocks", list);
     }
     if (json_object_size(told) > 1)
-        vllm_serve_tell(told);
+        json_lines_tell(told);
     else
         json_decref(told);
 }

@@ -11,17 +11,11 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "cli/json_lines.h"
 #include "cli/vllm_serve.h"
 
 #define MOMENT_MS 50
 #define SECOND INT64_C(1000000000)
-#define LINE_LIMIT ((size_t)64 << 20)
-
-/** Standard input, line by line. */
-struct input {
-    char *text;
-    size_t used, room;
-};
 
 /** What the library does not take came from the SPEC or from the environment, not from the command line. */
 static int refused(const struct vllm_serve *serve, const char *what, const struct kvf_error *error)
@@ -149,7 +143,7 @@ static int tell_ready(const struct vllm_serve *serve, const char *engine_id, con
     struct kvf_error error = {.position = -1};
     if (kvf_vllm_worker_endpoints(serve->worker, &at, &error) != KVF_OK)
         return refused(serve, NULL, &error);
-    vllm_serve_tell(json_pack("{s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:i, s:i, s:o, s:o}", "event", "ready", "role",
+    json_lines_tell(json_pack("{s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:i, s:i, s:o, s:o}", "event", "ready", "role",
                               serve->options->role == KVF_VLLM_PRODUCER ? "producer" : "consumer", "pid",
                               (int)getpid(), "engine_id", engine_id, "side_channel", at.side_channel, "segment",
                               at.segment, "bootstrap", url, "rpc_port", (int)at.rpc_port, "data_port",
@@ -286,57 +280,18 @@ static void take_list(struct vllm_serve *serve, const json_t *list, const char *
     }
 }
 
-static void take_line(struct vllm_serve *serve, const char *text, size_t bytes)
+static void take_line(void *context, json_t *object, const char *where, const char *text)
 {
-    char where[48];
-    json_error_t parse;
-    snprintf(where, sizeof(where), "line %" PRId64, ++serve->line_number);
-    if (strspn(text, " \t\r") >= bytes || serve->stopping)
+    struct vllm_serve *serve = context;
+    if (serve->stopping)
         return;
-    json_t *object = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &parse);
     if (object != NULL) {
         vllm_serve_line(serve, object, where);
-    } else {
-        serve->line_failed = true;
-        vllm_serve_tell(json_pack("{s:s, s:s, s:o}", "event", "rejected", "status", kvf_status_name(KVF_ERR_PARSE),
-                                  "text", json_sprintf("%s: byte %d: %s", where, parse.position, parse.text)));
+        return;
     }
-    json_decref(object);
-}
-
-/** Reads what has come and takes the whole lines in it. */
-static int read_input(struct vllm_serve *serve, struct input *input)
-{
-    if (input->room - input->used < 65536) {
-        char *larger = input->used < LINE_LIMIT ? realloc(input->text, input->room * 2 + 131072) : NULL;
-        if (larger == NULL) {
-            cli_error(serve->command, "a line of standard input is longer than %zu bytes", LINE_LIMIT);
-            return CLI_INPUT;
-        }
-        input->text = larger;
-        input->room = input->room * 2 + 131072;
-    }
-    ssize_t got = read(STDIN_FILENO, input->text + input->used, input->room - input->used - 1);
-    if (got < 0)
-        return errno == EINTR || errno == EAGAIN ? CLI_OK : CLI_INPUT;
-    input->used += (size_t)got;
-    size_t begin = 0;
-    for (size_t i = 0; i < input->used; i++) {
-        if (input->text[i] != '\n')
-            continue;
-        input->text[i] = '\0';
-        take_line(serve, input->text + begin, i - begin);
-        begin = i + 1;
-    }
-    if (got == 0 && begin < input->used) {
-        input->text[input->used] = '\0';
-        take_line(serve, input->text + begin, input->used - begin);
-        begin = input->used;
-    }
-    memmove(input->text, input->text + begin, input->used - begin);
-    input->used -= begin;
-    serve->input_ended = serve->input_ended || got == 0;
-    return CLI_OK;
+    serve->line_failed = true;
+    json_lines_tell(json_pack("{s:s, s:s, s:s}", "event", "rejected", "status", kvf_status_name(KVF_ERR_PARSE), "text",
+                              text));
 }
 
 static int wait_ms(const struct vllm_serve *serve)
@@ -348,7 +303,7 @@ static int wait_ms(const struct vllm_serve *serve)
 }
 
 /** Waits for lines, signals and the worker, and takes what came. */
-static int wait_a_while(struct vllm_serve *serve, struct input *input, int signal_fd)
+static int wait_a_while(struct vllm_serve *serve, struct json_lines *input, int signal_fd)
 {
     bool reads = serve->spec.reads_input && !serve->input_ended;
     struct pollfd waits[3] = {{.fd = kvf_vllm_worker_event_fd(serve->worker), .events = POLLIN},
@@ -360,13 +315,17 @@ static int wait_a_while(struct vllm_serve *serve, struct input *input, int signa
     vllm_serve_events(serve);
     if ((waits[1].revents & POLLIN) != 0 && read(signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
         serve->stopping = true;
-    return (waits[2].revents & (POLLIN | POLLHUP)) != 0 && !serve->stopping ? read_input(serve, input) : CLI_OK;
+    if ((waits[2].revents & (POLLIN | POLLHUP)) == 0 || serve->stopping)
+        return CLI_OK;
+    int code = json_lines_read(input, take_line, serve);
+    serve->input_ended = serve->input_ended || input->ended;
+    return code;
 }
 
 /** Runs until the input is at its end and every request is over. Without either, until it is told to stop. */
 static int loop(struct vllm_serve *serve, int signal_fd)
 {
-    struct input input = {0};
+    struct json_lines input = {.command = serve->command};
     int64_t deadline = serve->options->timeout_ns > 0 ? cli_now_ns() + serve->options->timeout_ns : INT64_MAX;
     int code = CLI_OK;
     serve->input_ended = !serve->spec.reads_input;
@@ -381,7 +340,7 @@ static int loop(struct vllm_serve *serve, int signal_fd)
         code = wait_a_while(serve, &input, signal_fd);
         serve->stopping = serve->stopping || cli_now_ns() > deadline;
     }
-    free(input.text);
+    json_lines_fini(&input);
     return code;
 }
 
@@ -434,7 +393,7 @@ static int look_back(struct vllm_serve *serve)
     if (serve->spec.dump_path != NULL) {
         code = vllm_memory_dump(serve->command, &serve->memory, serve->spec.dump_path);
         if (code == CLI_OK)
-            vllm_serve_tell(json_pack("{s:s, s:s, s:I}", "event", "dumped", "file", serve->spec.dump_path, "bytes",
+            json_lines_tell(json_pack("{s:s, s:s, s:I}", "event", "dumped", "file", serve->spec.dump_path, "bytes",
                                       (json_int_t)serve->memory.bytes));
     }
     return code;
@@ -459,7 +418,7 @@ static int finish(struct vllm_serve *serve, int code)
         code = looked;
     json_object_set_new(event, "unfinished", json_integer((json_int_t)vllm_serve_unfinished(serve)));
     json_object_set_new(event, "exit", json_integer(code));
-    vllm_serve_tell(event);
+    json_lines_tell(event);
     return code;
 }
 

@@ -36,11 +36,7 @@ struct vllm_serve {
     size_t job_count;
     bool input_ended, stopping;
     bool line_failed, damaged; /* a line could not be used; guard bytes or a check were wrong */
-    int64_t line_number;
 };
-
-/** Prints an event and frees it. */
-void vllm_serve_tell(json_t *event);
 
 /** Takes one line: a request or what concerns one. */
 void vllm_serve_line(struct vllm_serve *serve, json_t *object, const char *where);
