@@ -38,7 +38,7 @@ struct kvfi_vllm_writers {
     struct lane *first, *last; /* to be begun */
     struct kvfi_vllm_batch *running;
     struct thread *threads[KVFI_VLLM_MAX_WRITERS];
-    size_t thread_count, idle, running_count;
+    size_t thread_count, idle, running_count, listed_count;
     bool stopping;
 };
 
@@ -60,6 +60,7 @@ static void list_lane(struct kvfi_vllm_writers *writers, struct lane *lane)
     lane->next = NULL;
     *(writers->first == NULL ? &writers->first : &writers->last->next) = lane;
     writers->last = lane;
+    writers->listed_count++;
 }
 
 static void unlist_lane(struct kvfi_vllm_writers *writers, struct lane *lane)
@@ -74,6 +75,7 @@ static void unlist_lane(struct kvfi_vllm_writers *writers, struct lane *lane)
     if (writers->last == lane)
         writers->last = before;
     lane->listed = false;
+    writers->listed_count--;
 }
 
 /* A peer to which nothing is written goes before those that keep a thread busy already. */
@@ -276,8 +278,8 @@ enum kvf_status kvfi_vllm_writers_submit(struct kvfi_vllm_writers *writers, stru
     atomic_init(&batch->stop, false);
     batch->next = NULL;
     pthread_mutex_lock(&writers->lock);
-    /* What idles may have been woken for another batch already: one thread too many does no harm. */
-    if (writers->idle <= 1 && writers->thread_count < KVFI_VLLM_MAX_WRITERS)
+    /* Those that idle may have been woken for other peers already: each takes one. One too many does no harm. */
+    if (writers->idle <= writers->listed_count && writers->thread_count < KVFI_VLLM_MAX_WRITERS)
         status = start_thread(writers, error);
     if (status != KVF_OK && writers->thread_count > 0)
         status = KVF_OK; /* those that are there will do */
