@@ -7,23 +7,18 @@
 #include "vllm/coalesce.h"
 #include "vllm/prepared.h"
 #include "vllm/producer.h"
+#include "vllm/regions.h"
 
 /** Reads a peer's struct, whatever size its caller knows. */
 static enum kvf_status read_peer(const struct kvf_vllm_peer *given, struct kvf_vllm_peer *peer,
                                  struct kvf_error *error)
 {
-    const struct kvf_vllm_arrays *arrays = &peer->regions;
     enum kvf_status status;
 
     kvf_vllm_peer_init(peer, sizeof *peer);
     status = kvfi_options_copy(peer, sizeof *peer, given, "peer", error);
     if (status) goto done;
-    if (!peer->hostname || (arrays->base_addr_count && !arrays->base_addrs) ||
-        (arrays->block_len_count && !arrays->block_lens) || (arrays->kv_block_len_count && !arrays->kv_block_lens) ||
-        (arrays->layer_name_count && !arrays->layer_names) ||
-        (arrays->layer_index_count && !arrays->layer_indices) ||
-        (arrays->group_index_count && !arrays->group_indices) ||
-        (arrays->shared_group_count && !arrays->shared_groups) || (arrays->row_offset_count && !arrays->row_offsets))
+    if (!peer->hostname || !kvfi_vllm_arrays_are_there(&peer->regions))
         status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "peer: its host name or an array is NULL");
 done:
     return status;

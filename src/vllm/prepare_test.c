@@ -479,7 +479,7 @@ static void test_refuses_what_no_producer_is(void **state)
 static void test_refuses_missing_arguments(void **state)
 {
     kvf_vllm_prepared *prepared = NULL;
-    kvf_vllm_producer *producer;
+    kvf_vllm_producer *producer, *other = NULL;
     struct kvf_error error;
     struct pair_kit kit;
 
@@ -491,6 +491,9 @@ static void test_refuses_missing_arguments(void **state)
     assert_string_equal(error.text, "peer: its host name or an array is NULL");
     assert_int_equal(kvf_vllm_prepare(producer, NULL, &prepared, &error), KVF_ERR_INVALID_ARGUMENT);
     assert_int_equal(kvf_vllm_producer_create(NULL, &producer, &error), KVF_ERR_INVALID_ARGUMENT);
+    kit.spec.regions.group_indices = NULL;
+    assert_int_equal(kvf_vllm_producer_create(&kit.spec, &other, &error), KVF_ERR_INVALID_ARGUMENT);
+    assert_string_equal(error.text, "producer: an array of its regions is NULL");
     kit.peer.struct_size = sizeof kit.peer + 8;
     kvf_vllm_prepared_release(NULL);
     kvf_vllm_producer_destroy(producer);

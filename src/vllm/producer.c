@@ -7,6 +7,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "vllm/regions.h"
 
 static enum kvf_status bad(struct kvf_error *error, const char *field, int64_t found, const char *expected)
 {
@@ -64,6 +65,8 @@ static enum kvf_status check_spec(const struct kvf_vllm_producer_spec *spec, str
         status = bad(error, "max_prepared", spec->max_prepared, "1 or more");
     } else if (spec->total_kv_heads < 1 && !spec->is_mla) {
         status = bad(error, "total_kv_heads", spec->total_kv_heads, "1 or more");
+    } else if (!kvfi_vllm_arrays_are_there(&spec->regions)) {
+        status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "producer: an array of its regions is NULL");
     }
     return status;
 }

@@ -18,6 +18,9 @@ enum {
 /** Bytes that a list takes. */
 size_t kvfi_vllm_regions_memory(const kvf_vllm_regions *regions);
 
+/** Whether every array that has a count is there. */
+bool kvfi_vllm_arrays_are_there(const struct kvf_vllm_arrays *arrays);
+
 /** Whether two lists of ids are the same. */
 bool kvfi_vllm_ids_equal(const struct kvf_vllm_ids *a, const struct kvf_vllm_ids *b);
 

@@ -9,6 +9,17 @@
 #include "base/array.h"
 #include "base/error.h"
 
+bool kvfi_vllm_arrays_are_there(const struct kvf_vllm_arrays *arrays)
+{
+    return (arrays->base_addrs || arrays->base_addr_count == 0) && (arrays->block_lens || arrays->block_len_count == 0)
+           && (arrays->kv_block_lens || arrays->kv_block_len_count == 0)
+           && (arrays->layer_names || arrays->layer_name_count == 0)
+           && (arrays->layer_indices || arrays->layer_index_count == 0)
+           && (arrays->group_indices || arrays->group_index_count == 0)
+           && (arrays->shared_groups || arrays->shared_group_count == 0)
+           && (arrays->row_offsets || arrays->row_offset_count == 0);
+}
+
 /* A peer's arrays must fit each other before one of them is read. */
 static enum kvf_status check_counts(const struct kvf_vllm_arrays *arrays, struct kvf_error *error)
 {
@@ -34,10 +45,7 @@ static enum kvf_status check_counts(const struct kvf_vllm_arrays *arrays, struct
                            arrays->row_offset_count, count);
     } else if (count > KVFI_VLLM_MAX_REGIONS) {
         status = kvfi_fail(error, KVF_ERR_LIMIT, "regions: %zu of them, the limit is %d", count, KVFI_VLLM_MAX_REGIONS);
-    } else if (count > 0 && !(arrays->base_addrs && arrays->block_lens && arrays->kv_block_lens && arrays->layer_names
-                              && arrays->layer_indices && (arrays->group_indices || arrays->group_index_count == 0)
-                              && (arrays->shared_groups || arrays->shared_group_count == 0)
-                              && (arrays->row_offsets || arrays->row_offset_count == 0))) {
+    } else if (!kvfi_vllm_arrays_are_there(arrays)) {
         status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "regions: an array of %zu is NULL", count);
     }
     return status;
