@@ -83,7 +83,8 @@ struct kvf_vllm_worker_options {
     int64_t max_pulls;               /**< pulls that wait for readiness or are written, in all; default 65536 */
     int64_t max_transfers;           /**< transfer ids that steps told of, and with them those that only pulls have
                                           named: pulls for more are refused, and steps with more. Default 262144 */
-    int64_t max_message_bytes;       /**< longest message of the side channel; default 64 MiB */
+    int64_t max_message_bytes;       /**< longest message of the side channel; pulls that wait take 64 times as many
+                                          bytes together at most. Default 64 MiB */
     int64_t max_prepared;            /**< layouts of peers that are remembered; default 1024 */
     int64_t event_capacity;          /**< events held; the oldest go. Default 65536 */
     struct kvf_log_sink log;

@@ -124,6 +124,7 @@ struct kvfi_vllm_answer {
     struct kvfi_vllm_round *out;              /* its batch; NULL when none is out */
     char *problem;                            /* first text of the round; NULL */
     size_t left, entry_count;                 /* not answered; all */
+    size_t bytes;                             /* of its memory */
     const char **names;                       /* room for all d_req_ids: a reply's lists */
     struct kvfi_vllm_entry entries[];
 };
@@ -142,6 +143,7 @@ struct kvfi_vllm_sender {
     int64_t unknown, known, ready;       /* transfers, by state */
     struct kvfi_vllm_answer *answers, *due, *last_due;
     int64_t answer_count, rounds_out;
+    size_t answer_bytes;                 /* of all answers */
     uint64_t seed;                       /* of hashes */
     int64_t last_malformed_ns;           /* when one was logged */
     int serve_state;                     /* pull_serve.c */

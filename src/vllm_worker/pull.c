@@ -52,6 +52,41 @@ void kvfi_vllm_sender_refuse(kvf_vllm_worker *worker, const struct kvfi_route *f
     refuse_malformed(worker, from, &error);
 }
 
+/* ---- bounds ---------------------------------------------------------------------------------------------------- */
+
+/* Messages of the longest kind that may wait. */
+enum { LONGEST_PULLS = 64 };
+
+static enum kvf_status check_text(const char *what, const char *text, size_t room, struct kvf_error *error)
+{
+    if (strnlen(text, room) >= room)
+        return kvfi_fail(error, KVF_ERR_LIMIT, "A pull's %s has %zu bytes or more, at most %zu.", what, room, room - 1);
+    return KVF_OK;
+}
+
+static enum kvf_status check_texts(const struct kvfi_vllm_pull *pull, struct kvf_error *error)
+{
+    enum kvf_status status = check_text("remote_hostname", pull->peer.hostname, KVF_VLLM_ADDRESS_BYTES - 16, error);
+
+    for (size_t i = 0; status == KVF_OK && i < pull->request_count; i++) {
+        status = check_text("request id", pull->requests[i].d_req_id, KVF_VLLM_ID_BYTES, error);
+        if (status == KVF_OK)
+            status = check_text("transfer_id", pull->requests[i].transfer_id, KVF_VLLM_ID_BYTES, error);
+    }
+    return status;
+}
+
+/* Each pull is bounded by its message: so are all that wait together, by some of these. */
+static enum kvf_status check_bytes(const kvf_vllm_worker *worker, size_t bytes, struct kvf_error *error)
+{
+    size_t most = LONGEST_PULLS * (size_t)worker->options.max_message_bytes, held = worker->sender->answer_bytes;
+
+    if (bytes > most || held > most - bytes)
+        return kvfi_fail(error, KVF_ERR_LIMIT, "The P side keeps %zu bytes of pulls already, and %zu more come, at most "
+                         "%zu.", held, bytes, most);
+    return KVF_OK;
+}
+
 /* ---- an answer ------------------------------------------------------------------------------------------------- */
 
 /* FNV-1a. */
@@ -160,11 +195,18 @@ static enum kvf_status make_answer(kvf_vllm_worker *worker, const struct kvfi_vl
 {
     struct kvfi_vllm_sender *sender = worker->sender;
     struct kvfi_vllm_answer *answer;
+    bool fits;
     size_t bytes;
+    enum kvf_status status;
 
-    answer = measure(pull, &bytes) ? kvfi_alloc_zeroed(1, bytes) : NULL;
+    fits = measure(pull, &bytes);
+    status = fits ? check_bytes(worker, bytes, error) : KVF_OK;
+    if (status != KVF_OK)
+        return status;
+    answer = fits ? kvfi_alloc_zeroed(1, bytes) : NULL;
     if (answer == NULL)
         return kvfi_fail_memory(error, "a pull");
+    answer->bytes = bytes;
     answer->puller = kvfi_vllm_puller_get(sender, &pull->peer);
     if (answer->puller == NULL) {
         free(answer);
@@ -181,6 +223,7 @@ static enum kvf_status make_answer(kvf_vllm_worker *worker, const struct kvfi_vl
         sender->answers->previous = answer;
     sender->answers = answer;
     sender->answer_count++;
+    sender->answer_bytes += bytes;
     *out = answer;
     return KVF_OK;
 }
@@ -262,6 +305,8 @@ static enum kvf_status accept_pull(kvf_vllm_worker *worker, const struct kvfi_ro
                                   .started_ns = kvfi_now_ns()};
     enum kvf_status status = check_room(worker, error);
 
+    if (status == KVF_OK)
+        status = check_texts(pull, error);
     if (status == KVF_OK)
         status = kvf_vllm_prepare(worker->sender->producer, &pull->peer, &prepared, error);
     if (status == KVF_OK)

@@ -47,6 +47,7 @@ void kvfi_vllm_answer_free(kvf_vllm_worker *worker, struct kvfi_vllm_answer *ans
     if (answer->next != NULL)
         answer->next->previous = answer->previous;
     sender->answer_count--;
+    sender->answer_bytes -= answer->bytes;
     kvfi_vllm_puller_release(sender, answer->puller);
     kvf_vllm_prepared_release(answer->prepared);
     free(answer->problem);

@@ -62,6 +62,66 @@ static void known_requests_become_ready_at_the_limit(void **state)
     producer_close(&producer);
 }
 
+/* ---- what peers make a producer keep ---------------------------------------------------------------------------- */
+
+/* Pulls that wait are bounded by their bytes together, not only by how many there are. */
+static void waiting_pulls_take_bounded_memory(void **state)
+{
+    enum { IDS = 900, MOST = 64 };
+    static int64_t numbers[IDS];
+    const struct kvf_vllm_ids group = {numbers, IDS};
+    struct producer producer;
+    void *pulls[MOST] = {NULL}, *good;
+    int taken = 0;
+
+    (void)state;
+    producer_open(&producer, &(struct producer_setup){.regions = OWN, .region_count = 1, .message_bytes = 2048});
+    for (; taken < MOST && producer_stats(&producer).pulls_refused == 0; taken++) {
+        pulls[taken] = pull_one(&producer, &D, "d-req", "never", &group, 1);
+        producer_took(&producer, taken + 1);
+    }
+    assert_in_range(taken, 8, MOST - 1); /* 64 times 2 KiB, with more than 7 KiB each */
+    for (int i = 0; i < taken; i++) pull_close(pulls[i]);
+    producer_ready(&producer, "p-req", "xfer", ONE_GROUP(1));
+    good = pull_one(&producer, &D, "d-good", "xfer", ONE_GROUP(3));
+    pull_expect(good, KVFI_VLLM_FINISH, "d-good", NULL, NULL);
+    pull_close(good);
+    producer_drop(&producer, "never"); /* their room is given back */
+    good = pull_one(&producer, &D, "d-req", "other", &group, 1);
+    producer_took(&producer, taken + 2);
+    assert_int_equal(producer_stats(&producer).pulls_refused, 1);
+    pull_close(good);
+    producer_close(&producer);
+}
+
+/* Ids and hosts are bounded, as they are on this side. */
+static void longest_texts_of_pulls(void **state)
+{
+    static char text[KVF_VLLM_ID_BYTES + 1];
+    struct asker asker = D;
+    struct producer producer;
+    void *pull;
+
+    (void)state;
+    memset(text, 'x', KVF_VLLM_ID_BYTES - 1);
+    producer_open(&producer, &(struct producer_setup){.regions = OWN, .region_count = 1});
+    producer_ready(&producer, "p-req", text, ONE_GROUP(1));
+    pull = pull_one(&producer, &D, text, text, ONE_GROUP(3));
+    pull_expect(pull, KVFI_VLLM_FINISH, text, NULL, NULL);
+    pull_close(pull);
+    text[KVF_VLLM_ID_BYTES - 1] = 'x';
+    for (int i = 0; i < 3; i++) {
+        asker.host = i == 2 ? text : NULL;
+        pull = pull_one(&producer, &asker, i == 0 ? text : "d-req", i == 1 ? text : "xfer", ONE_GROUP(3));
+        pull_expect(pull, KVFI_VLLM_ERROR, NULL, NULL,
+                    i == 0   ? "A pull's request id has 512 bytes or more, at most 511."
+                    : i == 1 ? "A pull's transfer_id has 512 bytes or more, at most 511."
+                             : "A pull's remote_hostname has 496 bytes or more, at most 495.");
+        pull_close(pull);
+    }
+    producer_close(&producer);
+}
+
 /* ---- a consumer that was started anew -------------------------------------------------------------------------- */
 
 static const struct kvf_vllm_region HALVES[] = {{.layer_name = LAYER_0, .base_addr = 0x200000, .block_len = 2048,
@@ -225,6 +285,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_of_peers_do_not_refuse_steps),
         cmocka_unit_test(known_requests_become_ready_at_the_limit),
+        cmocka_unit_test(waiting_pulls_take_bounded_memory),
+        cmocka_unit_test(longest_texts_of_pulls),
         cmocka_unit_test(restarted_consumer_is_not_told_of_old_bytes),
         cmocka_unit_test(repeated_pull_hears_no_error_while_written),
         cmocka_unit_test(sleep_waits_for_pulls_and_serves_them),

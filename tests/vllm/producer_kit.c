@@ -149,6 +149,7 @@ static void fill_options(const struct producer_setup *setup, struct kvf_vllm_wor
     options->abort_request_timeout_ns = setup->abort_ms * KVFI_MS;
     options->max_pulls = setup->max_pulls;
     options->max_transfers = setup->max_transfers;
+    options->max_message_bytes = setup->message_bytes;
     options->layout_ids = !setup->without_layout_ids;
     options->log = setup->log;
 }

@@ -39,7 +39,8 @@ struct fake_engine {
 
 /** How a producer is opened. Zeros mean: 127.0.0.1, TP 0 of 1, PP 0 of 1, 12 heads, a fake engine, 480 s. */
 struct producer_setup {
-    int64_t tp_rank, tp_size, pp_rank, pp_size, heads, abort_ms, max_pulls, max_transfers;
+    int64_t tp_rank, tp_size, pp_rank, pp_size, heads, abort_ms, max_pulls, max_transfers,
+        message_bytes;
     int32_t side_port;
     const char *host, *bootstrap_url;
     const struct kvf_vllm_region *regions;
