@@ -76,6 +76,15 @@ static size_t character_bytes(const char *at, size_t left)
     return bytes == 0 && left > 1 && kvfi_text_is_utf8(at, 2) ? 2 : bytes;
 }
 
+/** Bytes at the start that stand for themselves: nearly all there are. */
+static size_t plain_bytes(const char *at, size_t left)
+{
+    size_t count = 0;
+
+    while (count < left && at[count] >= 0x20 && at[count] < 0x7f && at[count] != '"' && at[count] != '\\') count++;
+    return count;
+}
+
 void kvfi_text_append_json(struct kvfi_text *text, const char *value)
 {
     size_t byte_count = strlen(value), at = 0;
@@ -83,8 +92,12 @@ void kvfi_text_append_json(struct kvfi_text *text, const char *value)
 
     kvfi_text_append(text, "\"");
     while (at < byte_count) {
-        size_t character = character_bytes(value + at, byte_count - at);
+        size_t plain = plain_bytes(value + at, byte_count - at), character;
 
+        kvfi_text_append_bytes(text, value + at, plain);
+        at += plain;
+        if (at == byte_count) break;
+        character = character_bytes(value + at, byte_count - at);
         if (character == 0) kvfi_text_append(text, "?");
         else if (escape_of((unsigned char)value[at], escape)) kvfi_text_append(text, escape);
         else kvfi_text_append_bytes(text, value + at, character);
