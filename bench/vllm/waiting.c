@@ -133,7 +133,7 @@ static int64_t bare_bytes(struct scene *scene, int64_t each, int64_t bytes)
 
 /** What was found of them. */
 struct found {
-    int64_t pulls, waiting, answered, threads;
+    int64_t pulls, waiting, sent, threads;
     int64_t bytes, idle_bytes, used_bytes; /* of all together: the worker's, and those of connections */
     double pulled_s, answered_s;
     struct latency alone, among, afterwards;
@@ -157,8 +157,9 @@ static void report(const struct scene *scene, const struct found *found)
                WAITING_IDS, found->bytes / pulls, found->idle_bytes / pulls, found->used_bytes / pulls,
                (found->bytes - found->idle_bytes) / pulls, (found->bytes - found->used_bytes) / pulls, found->threads,
                found->pulled_s);
-    printf("{\"bench\": \"vllm\", \"what\": \"all made ready\", \"pulls\": %" PRId64 ", \"answered\": %" PRId64
-           ", \"seconds\": %.2f}\n", pulls, found->answered, found->answered_s);
+    printf("{\"bench\": \"vllm\", \"what\": \"all made ready\", \"pulls\": %" PRId64
+           ", \"answered\": %" PRId64 ", \"sent\": %" PRId64 ", \"seconds\": %.2f}\n", pulls, pulls, found->sent,
+           found->answered_s);
     if (found->waiting == pulls)
         printf("{\"bench\": \"vllm\", \"what\": \"a ready pull\", \"samples\": %" PRId64 ", \"alone_p50_us\": %.0f, "
                "\"alone_p99_us\": %.0f, \"among_p50_us\": %.0f, \"among_p99_us\": %.0f, \"afterwards_p50_us\": %.0f, "
@@ -192,9 +193,11 @@ static void run(struct scene *scene)
     began_ns = bench_now_ns();
     snprintf(line, sizeof line, "ready wait- %" PRId64, found.pulls);
     ask(&scene->worker, line);
-    found.answered = hear_all(scene);
+    found.sent = hear_all(scene);
     found.answered_s = (double)(bench_now_ns() - began_ns) / 1e9;
-    snprintf(line, sizeof line, "finished %" PRId64, found.pulls);
+    if (found.waiting == found.pulls && found.sent < found.pulls)
+        bench_fail("%" PRId64 " pulls were answered with an error", found.pulls - found.sent);
+    snprintf(line, sizeof line, "finished %" PRId64, found.sent);
     ask(&scene->worker, line);
     found.afterwards = latency_of(scene, "after-");
     report(scene, &found);

@@ -48,7 +48,7 @@ void run_worker(struct lines *lines, int64_t number);
 /** A consumer with a layout id, or without one (0). It says its number, then answers
  *    greet N BYTES ENDPOINT           N connections that say so many bytes once (0: as a pull)  -> ok
  *    pull N FIRST PREFIX ENDPOINT     N pulls of PREFIX(FIRST), ..., a connection each          -> ok
- *    answers                          waits until each is answered; closes them                 -> how many
+ *    answers                          waits until each is answered; closes them                 -> how many well
  *    close                            closes them                                               -> ok
  *    latency N FIRST PREFIX ENDPOINT  N pulls, one after the other  -> p50, p99, worst in microseconds */
 void run_consumer(struct lines *lines, int64_t number);
