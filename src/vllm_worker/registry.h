@@ -90,7 +90,7 @@ struct kvfi_vllm_engine {
     size_t worker_count;
 };
 
-/** An answer: engines in the registry's order, no id twice. Borrowed for the callback; acquire the engines to keep. */
+/** An answer: engines ascending by id, none twice. Borrowed for the callback; acquire the engines to keep. */
 struct kvfi_vllm_topology {
     const struct kvfi_vllm_engine *const *engines;
     size_t engine_count;

@@ -19,13 +19,20 @@ static const struct kvfi_json_limits limits = {.max_bytes = KVFI_VLLM_MAX_ANSWER
                                                .max_containers = 4 * KVFI_VLLM_MAX_WORKERS,
                                                .max_values = 8 * KVFI_VLLM_MAX_WORKERS, .takes_zeros = true};
 
+/** An engine that was read. */
+struct entry {
+    const struct kvfi_vllm_engine *engine;
+    size_t number;
+};
+
 /** What is being read. */
 struct reader {
     struct kvfi_vllm_engine_worker *workers; /* of the engine at hand; texts are the JSON's */
     size_t worker_count, worker_capacity;
     int64_t worker_total;
-    struct kvfi_vllm_topology_own out;
-    size_t engine_capacity;
+    struct entry *entries;
+    size_t entry_count, entry_capacity;
+    size_t left_out;
     struct kvf_error *error;
 };
 
@@ -73,7 +80,7 @@ static enum kvf_status read_worker(struct reader *reader, int64_t tp_rank, const
         return kvfi_fail(reader->error, KVF_ERR_LIMIT, "registry's answer: more than %d workers",
                          KVFI_VLLM_MAX_WORKERS);
     if (!address || strncmp(address, "tcp://", 6) != 0) {
-        reader->out.left_out++;
+        reader->left_out++;
         return KVF_OK;
     }
     worker.address = address;
@@ -101,22 +108,44 @@ static enum kvf_status read_tp(struct reader *reader, const char *tp_key, json_t
     return status;
 }
 
-/** Adds an engine (taken), in place of one with the same id. */
+/** Adds an engine (taken). */
 static enum kvf_status add_engine(struct reader *reader, const struct kvfi_vllm_engine *engine)
 {
-    struct kvfi_vllm_topology_own *out = &reader->out;
-
-    for (size_t i = 0; i < out->engine_count; i++) {
-        if (strcmp(out->engines[i]->engine_id, engine->engine_id) != 0) continue;
-        kvfi_vllm_engine_release(out->engines[i]);
-        out->engines[i] = engine;
-        return KVF_OK;
-    }
-    if (!kvfi_array_grow((void **)&out->engines, out->engine_count, &reader->engine_capacity, sizeof *out->engines)) {
+    if (!kvfi_array_grow((void **)&reader->entries, reader->entry_count, &reader->entry_capacity,
+                         sizeof *reader->entries)) {
         kvfi_vllm_engine_release(engine);
         return kvfi_fail_memory(reader->error, "a registry's answer");
     }
-    out->engines[out->engine_count++] = engine;
+    reader->entries[reader->entry_count] = (struct entry){engine, reader->entry_count};
+    reader->entry_count++;
+    return KVF_OK;
+}
+
+static int by_id(const void *left, const void *right)
+{
+    const struct entry *a = left, *b = right;
+    int order = strcmp(a->engine->engine_id, b->engine->engine_id);
+
+    return order ? order : (a->number > b->number) - (a->number < b->number);
+}
+
+/** Sorts the engines. Of those with one id the last counts. */
+static enum kvf_status finish(struct reader *reader, struct kvfi_vllm_topology_own *out)
+{
+    const struct kvfi_vllm_engine **engines = kvfi_alloc_array(reader->entry_count, sizeof *engines);
+    size_t count = 0;
+
+    if (!engines) return kvfi_fail_memory(reader->error, "a registry's answer");
+    qsort(reader->entries, reader->entry_count, sizeof *reader->entries, by_id);
+    for (size_t i = 0; i < reader->entry_count; i++) {
+        const struct kvfi_vllm_engine *engine = reader->entries[i].engine;
+
+        if (count > 0 && strcmp(engines[count - 1]->engine_id, engine->engine_id) == 0)
+            kvfi_vllm_engine_release(engines[--count]);
+        engines[count++] = engine;
+    }
+    reader->entry_count = 0;
+    *out = (struct kvfi_vllm_topology_own){.engines = engines, .engine_count = count, .left_out = reader->left_out};
     return KVF_OK;
 }
 
@@ -137,7 +166,7 @@ static enum kvf_status read_engine(struct reader *reader, const char *dp_key, co
         status = read_tp(reader, key, value);
         if (status != KVF_OK) return status;
     }
-    if (!facts.engine_id) reader->out.left_out++;
+    if (!facts.engine_id) reader->left_out++;
     if (!facts.engine_id || reader->worker_count == 0) return KVF_OK;
     facts.tp_size = (int64_t)json_object_size(tp_ranks);
     facts.workers = reader->workers;
@@ -170,10 +199,10 @@ enum kvf_status kvfi_vllm_topology_read(const char *text, size_t text_bytes, str
         status = read_engine(&reader, key, value);
         if (status != KVF_OK) goto done;
     }
-    *out = reader.out;
-    reader.out = (struct kvfi_vllm_topology_own){0};
+    status = finish(&reader, out);
 done:
-    kvfi_vllm_topology_fini(&reader.out);
+    for (size_t i = 0; i < reader.entry_count; i++) kvfi_vllm_engine_release(reader.entries[i].engine);
+    free(reader.entries);
     free(reader.workers);
     json_decref(json);
     return status;

@@ -106,8 +106,16 @@ void kvfi_vllm_engine_release(const struct kvfi_vllm_engine *engine)
 
 const struct kvfi_vllm_engine *kvfi_vllm_topology_find(const struct kvfi_vllm_topology *topology, const char *engine_id)
 {
-    for (size_t i = 0; i < topology->engine_count; i++)
-        if (strcmp(topology->engines[i]->engine_id, engine_id) == 0) return topology->engines[i];
+    size_t low = 0, high = topology->engine_count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        int order = strcmp(topology->engines[middle]->engine_id, engine_id);
+
+        if (order == 0) return topology->engines[middle];
+        if (order < 0) low = middle + 1;
+        else high = middle;
+    }
     return NULL;
 }
 

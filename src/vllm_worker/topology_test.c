@@ -45,8 +45,8 @@ static void reads_answers(void **state)
          "e dp0 2x2 0.0=a 0.1=b 1.0=c 1.1=d"},
         {"ten ranks by number", "{\"3\":" ENGINE("e", "\"10\":{\"0\":\"tcp://b\"},\"9\":{\"0\":\"tcp://a\"}") "}",
          "e dp3 2x1! 9.0=a 10.0=b"},
-        {"engines in order", "{\"1\":" ENGINE("f", "\"0\":{\"0\":\"tcp://a\"}") ",\"0\":"
-                             ENGINE("e", "\"0\":{\"0\":\"tcp://b\"}") "}", "f dp1 1x1 0.0=a; e dp0 1x1 0.0=b"},
+        {"engines by id", "{\"1\":" ENGINE("f", "\"0\":{\"0\":\"tcp://a\"}") ",\"0\":"
+                             ENGINE("e", "\"0\":{\"0\":\"tcp://b\"}") "}", "e dp0 1x1 0.0=b; f dp1 1x1 0.0=a"},
         {"the last of one id counts", "{\"0\":" ENGINE("e", "\"0\":{\"0\":\"tcp://a\"}") ",\"1\":"
                                       ENGINE("e", "\"0\":{\"0\":\"tcp://b\"}") "}", "e dp1 1x1 0.0=b"},
         {"a PP rank is missing", "{\"0\":" ENGINE("e", "\"0\":{\"0\":\"tcp://a\",\"1\":\"tcp://b\"},"
@@ -145,6 +145,39 @@ static void bounds_the_workers(void **state)
     free(more);
 }
 
+/** As many engines as there may be, every id twice. Each compared with all before it would take minutes. */
+static void finds_one_of_many_engines(void **state)
+{
+    enum { MANY = KVFI_VLLM_MAX_WORKERS };
+    char *text = malloc(MANY * 96), id[32];
+    struct kvfi_vllm_topology topology;
+    struct kvfi_vllm_topology_own own;
+    int at = 1;
+
+    (void)state;
+    assert_non_null(text);
+    text[0] = '{';
+    for (int i = 0; i < MANY; i++)
+        at += sprintf(text + at, "%s\"%d\":" ENGINE("engine-%d", "\"0\":{\"0\":\"tcp://a:%d\"}"), i ? "," : "", i,
+                      i * 5 % (MANY / 2), i);
+    text[at++] = '}';
+    assert_int_equal(kvfi_vllm_topology_read(text, (size_t)at, &own, NULL), KVF_OK);
+    assert_int_equal(own.engine_count, MANY / 2);
+    topology = (struct kvfi_vllm_topology){.engines = own.engines, .engine_count = own.engine_count};
+    for (int i = MANY / 2; i < MANY; i++) {
+        const struct kvfi_vllm_engine *engine;
+
+        snprintf(id, sizeof id, "engine-%d", i * 5 % (MANY / 2));
+        engine = kvfi_vllm_topology_find(&topology, id);
+        assert_non_null(engine);
+        assert_int_equal(engine->dp_rank, i);
+    }
+    assert_null(kvfi_vllm_topology_find(&topology, "engine-"));
+    assert_null(kvfi_vllm_topology_find(&topology, "engine-99999"));
+    kvfi_vllm_topology_fini(&own);
+    free(text);
+}
+
 static void an_engine_outlives_its_answer(void **state)
 {
     static const char text[] = "{\"0\":" ENGINE("e", "\"0\":{\"0\":\"tcp://a\"}") "}";
@@ -196,7 +229,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_answers),
         cmocka_unit_test(refuses_what_is_no_answer),
-        cmocka_unit_test(bounds_the_workers),
+        cmocka_unit_test(bounds_the_workers), cmocka_unit_test(finds_one_of_many_engines),
         cmocka_unit_test(an_engine_outlives_its_answer),
         cmocka_unit_test(says_so_without_memory),
     };
