@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rank infos from files, and what they say of themselves. */
-#include <dirent.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "cli/rank_files.h"
 #include "cli/trtllm_ranks.h"
 
-#define FILE_LIMIT ((size_t)256 << 20)
 #define ROLES_MAX 64
+
+/** What is read, and where to. */
+struct reading {
+    const char *member;
+    struct trtllm_side *side;
+};
 
 static bool add_rank(struct trtllm_side *side, kvf_trtllm_rank *rank)
 {
@@ -75,13 +79,11 @@ static int take_list(const struct cli_command *command, const char *path, const 
 static int take_json(const struct cli_command *command, const char *path, const char *member, const char *text,
                      size_t bytes, struct trtllm_side *side)
 {
-    json_error_t parse;
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &parse);
-    int code = CLI_INPUT;
-    if (root == NULL) {
-        cli_error(command, "%s: byte %d: %s", path, parse.position, parse.text);
+    json_t *root = NULL;
+    int code = rank_file_parse(command, path, text, bytes, &root);
+    if (code != CLI_OK)
         return code;
-    }
+    code = CLI_INPUT;
     const char *name = json_object_get(root, "ranks") != NULL ? "ranks" : member;
     const json_t *inner = json_object_get(root, name);
     if (json_is_array(root))
@@ -98,45 +100,21 @@ static int take_json(const struct cli_command *command, const char *path, const 
     return code;
 }
 
-static int take_file(const struct cli_command *command, const char *path, const char *member, struct trtllm_side *side)
+static int take_file(const struct cli_command *command, const char *path, void *context)
 {
+    const struct reading *reading = context;
     char *text = NULL;
     size_t bytes = 0, at = 0;
-    int code = cli_read_file(command, path, FILE_LIMIT, &text, &bytes);
+    int code = cli_read_file(command, path, RANK_FILE_LIMIT, &text, &bytes);
     if (code != CLI_OK)
         return code;
     while (at < bytes && strchr(" \t\r\n", text[at]) != NULL && text[at] != '\0')
         at++;
     if (at < bytes && (text[at] == '{' || text[at] == '['))
-        code = take_json(command, path, member, text, bytes, side);
+        code = take_json(command, path, reading->member, text, bytes, reading->side);
     else
-        code = take_rank(command, path, text, bytes, false, side);
+        code = take_rank(command, path, text, bytes, false, reading->side);
     free(text);
-    return code;
-}
-
-static int is_visible(const struct dirent *entry)
-{
-    return entry->d_name[0] != '.';
-}
-
-static int take_folder(const struct cli_command *command, const char *path, const char *member,
-                       struct trtllm_side *side)
-{
-    struct dirent **entries = NULL;
-    int count = scandir(path, &entries, is_visible, alphasort), code = CLI_OK;
-    for (int i = 0; i < count; i++) {
-        size_t room = strlen(path) + strlen(entries[i]->d_name) + 2;
-        char *file = malloc(room);
-        if (file != NULL && code == CLI_OK) {
-            snprintf(file, room, "%s/%s", path, entries[i]->d_name);
-            code = take_file(command, file, member, side);
-        }
-        code = file == NULL ? CLI_FAILED : code;
-        free(file);
-        free(entries[i]);
-    }
-    free(entries);
     return code;
 }
 
@@ -172,10 +150,9 @@ static int check_side(const struct cli_command *command, const char *path, const
 
 int trtllm_side_read(const struct cli_command *command, const char *path, const char *member, struct trtllm_side *out)
 {
-    struct stat status;
     struct trtllm_side side = {0};
-    bool is_folder = strcmp(path, "-") != 0 && stat(path, &status) == 0 && S_ISDIR(status.st_mode);
-    int code = is_folder ? take_folder(command, path, member, &side) : take_file(command, path, member, &side);
+    struct reading reading = {member, &side};
+    int code = rank_files_each(command, path, take_file, &reading);
     if (code == CLI_OK && side.count > 1)
         qsort(side.ranks, side.count, sizeof(*side.ranks), compare_ranks);
     if (code == CLI_OK)

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The SPEC of `kvferry trtllm worker`. */
 #include <arpa/inet.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "cli/rank_files.h"
 #include "cli/trtllm_spec.h"
-
-#define FILE_LIMIT ((size_t)256 << 20)
 
 /** What a SPEC may have. The last row is what stored cases have beside it. */
 static const char *const known[] = {"src", "dst", "endpoint", "fill", "dump", "check", "kv_heads", "requests", "id",
@@ -61,24 +58,6 @@ static int read_rank(const struct cli_command *command, const char *path, const 
     return code;
 }
 
-/** A file's name of the SPEC, for free(): %r stands for the rank. NULL without memory. */
-static char *file_of_rank(const char *name, int64_t rank)
-{
-    size_t room = strlen(name) * 12 + 1, used = 0;
-    char *path = malloc(room);
-    for (const char *c = name; path != NULL && *c != '\0'; c++) {
-        if (c[0] == '%' && c[1] == 'r') {
-            used += (size_t)snprintf(path + used, room - used, "%" PRId64, rank);
-            c++;
-        } else {
-            path[used++] = *c;
-        }
-    }
-    if (path != NULL)
-        path[used] = '\0';
-    return path;
-}
-
 /** Names the files, and sees before anything runs that the dump can be written in the end. */
 static int name_files(const struct cli_command *command, struct trtllm_spec *spec)
 {
@@ -86,23 +65,13 @@ static int name_files(const struct cli_command *command, struct trtllm_spec *spe
     const char *fill = json_string_value(json_object_get(spec->root, "fill"));
     const char *dump = json_string_value(json_object_get(spec->root, "dump"));
     bool loads = fill != NULL && strcmp(fill, "pattern") != 0 && strcmp(fill, "none") != 0;
-    spec->fill_path = loads ? file_of_rank(fill, rank) : NULL;
-    spec->dump_path = dump != NULL ? file_of_rank(dump, rank) : NULL;
-    char *folder = spec->dump_path != NULL ? strdup(spec->dump_path) : NULL;
-    int code = CLI_OK;
-    if ((loads && spec->fill_path == NULL) || (dump != NULL && folder == NULL)) {
+    spec->fill_path = loads ? rank_file_name(fill, rank, -1) : NULL;
+    spec->dump_path = dump != NULL ? rank_file_name(dump, rank, -1) : NULL;
+    if ((loads && spec->fill_path == NULL) || (dump != NULL && spec->dump_path == NULL)) {
         cli_error(command, "no memory for the name of a file");
-        code = CLI_FAILED;
+        return CLI_FAILED;
     }
-    char *slash = folder != NULL ? strrchr(folder, '/') : NULL;
-    if (slash != NULL)
-        slash[slash == folder ? 1 : 0] = '\0';
-    if (code == CLI_OK && folder != NULL && access(slash != NULL ? folder : ".", W_OK | X_OK) != 0) {
-        cli_error(command, "%s: cannot be written: %s", spec->dump_path, strerror(errno));
-        code = CLI_INPUT;
-    }
-    free(folder);
-    return code;
+    return rank_file_look_ahead(command, spec->dump_path);
 }
 
 /** Takes "1.2.3.4", "1.2.3.4:5", "::1" or "[::1]:5" apart: the address without brackets. False when it is none. */
@@ -157,18 +126,10 @@ int trtllm_spec_read(const struct cli_command *command, const char *path, int ro
 {
     struct trtllm_spec spec = {0};
     struct json_take take = json_take_below("%s", "");
-    json_error_t parse;
-    char *text = NULL, where[64] = "";
-    size_t bytes = 0;
-    int code = cli_read_file(command, path, FILE_LIMIT, &text, &bytes);
+    char where[64] = "";
+    int code = rank_file_read(command, path, &spec.root);
     if (code != CLI_OK)
         return code;
-    spec.root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &parse);
-    free(text);
-    if (spec.root == NULL) {
-        cli_error(command, "%s: byte %d: %s", path, parse.position, parse.text);
-        return CLI_INPUT;
-    }
     const json_t *value = NULL;
     if (json_is_array(spec.root))
         json_take_wrong(&take, "", "expected an object, found a list: {\"%s\": [...]} takes one",

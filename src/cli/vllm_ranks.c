@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks of vLLM engines from files. */
-#include <dirent.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "cli/rank_files.h"
 #include "cli/vllm_pairs.h"
 
-#define FILE_LIMIT ((size_t)256 << 20)
+/** What is read, and where to. */
+struct reading {
+    const char *member;
+    struct vllm_side *side;
+};
 
 static int take_rank(const struct cli_command *command, const char *path, const char *where, const json_t *value,
                      struct vllm_side *side)
@@ -78,20 +81,14 @@ static int take_root(const struct cli_command *command, const char *path, const 
     return take_rank(command, path, "", root, side);
 }
 
-static int take_file(const struct cli_command *command, const char *path, const char *member, struct vllm_side *side)
+static int take_file(const struct cli_command *command, const char *path, void *context)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    json_error_t parse;
-    int code = cli_read_file(command, path, FILE_LIMIT, &text, &bytes);
+    const struct reading *reading = context;
+    struct vllm_side *side = reading->side;
+    json_t *root = NULL;
+    int code = rank_file_read(command, path, &root);
     if (code != CLI_OK)
         return code;
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &parse);
-    free(text);
-    if (root == NULL) {
-        cli_error(command, "%s: byte %d: %s", path, parse.position, parse.text);
-        return CLI_INPUT;
-    }
     json_t **larger = realloc(side->roots, (side->root_count + 1) * sizeof(*larger));
     if (larger == NULL) {
         cli_error(command, "no memory for a file");
@@ -100,31 +97,7 @@ static int take_file(const struct cli_command *command, const char *path, const 
     }
     side->roots = larger;
     side->roots[side->root_count++] = root;
-    return take_root(command, path, member, root, side);
-}
-
-static int is_visible(const struct dirent *entry)
-{
-    return entry->d_name[0] != '.';
-}
-
-static int take_folder(const struct cli_command *command, const char *path, const char *member, struct vllm_side *side)
-{
-    struct dirent **entries = NULL;
-    int count = scandir(path, &entries, is_visible, alphasort), code = CLI_OK;
-    for (int i = 0; i < count; i++) {
-        size_t room = strlen(path) + strlen(entries[i]->d_name) + 2;
-        char *file = malloc(room);
-        if (file != NULL && code == CLI_OK) {
-            snprintf(file, room, "%s/%s", path, entries[i]->d_name);
-            code = take_file(command, file, member, side);
-        }
-        code = file == NULL ? CLI_FAILED : code;
-        free(file);
-        free(entries[i]);
-    }
-    free(entries);
-    return code;
+    return take_root(command, path, reading->member, root, side);
 }
 
 static int compare_ranks(const void *a, const void *b)
@@ -160,10 +133,9 @@ static int check_side(const struct cli_command *command, const char *path, const
 
 int vllm_side_read(const struct cli_command *command, const char *path, const char *member, struct vllm_side *out)
 {
-    struct stat status;
     struct vllm_side side = {.path = path, .is_producer = strcmp(member, "producer") == 0};
-    bool is_folder = strcmp(path, "-") != 0 && stat(path, &status) == 0 && S_ISDIR(status.st_mode);
-    int code = is_folder ? take_folder(command, path, member, &side) : take_file(command, path, member, &side);
+    struct reading reading = {member, &side};
+    int code = rank_files_each(command, path, take_file, &reading);
     if (code == CLI_OK && side.count > 1)
         qsort(side.ranks, side.count, sizeof(*side.ranks), compare_ranks);
     if (code == CLI_OK)

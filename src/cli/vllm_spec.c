@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The SPEC of `kvferry vllm worker`. */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/vllm_query.h"
+#include "cli/rank_files.h"
 #include "cli/vllm_spec.h"
 
-#define FILE_LIMIT ((size_t)256 << 20)
 #define SECOND INT64_C(1000000000)
 #define MOST_BLOCKS (INT64_C(1) << 40)
 
@@ -238,31 +236,14 @@ static bool take_requests(struct json_take *take, struct vllm_spec *spec)
     return true;
 }
 
-/** A file's name of the SPEC, for free(): %r stands for the TP rank, %p for the PP rank. NULL without memory. */
-static char *file_of_rank(const char *name, const struct vllm_rank *rank)
-{
-    size_t room = strlen(name) * 12 + 1, used = 0;
-    char *path = malloc(room);
-    for (const char *c = name; path != NULL && *c != '\0'; c++) {
-        if (c[0] == '%' && (c[1] == 'r' || c[1] == 'p')) {
-            used += (size_t)snprintf(path + used, room - used, "%" PRId64, c[1] == 'r' ? rank->tp_rank : rank->pp_rank);
-            c++;
-        } else {
-            path[used++] = *c;
-        }
-    }
-    if (path != NULL)
-        path[used] = '\0';
-    return path;
-}
-
 static bool take_files(struct json_take *take, struct vllm_spec *spec)
 {
+    const struct vllm_rank *rank = &spec->rank;
     const char *fill = NULL, *dump = NULL;
     if (!take_fill(take, spec, &fill) || !json_take_text(take, spec->root, "dump", &dump))
         return false;
-    spec->fill_path = fill != NULL ? file_of_rank(fill, &spec->rank) : NULL;
-    spec->dump_path = dump != NULL ? file_of_rank(dump, &spec->rank) : NULL;
+    spec->fill_path = fill != NULL ? rank_file_name(fill, rank->tp_rank, rank->pp_rank) : NULL;
+    spec->dump_path = dump != NULL ? rank_file_name(dump, rank->tp_rank, rank->pp_rank) : NULL;
     if ((fill != NULL && spec->fill_path == NULL) || (dump != NULL && spec->dump_path == NULL))
         return json_take_wrong(take, "", "no memory");
     return true;
@@ -284,39 +265,14 @@ static bool take_all(struct json_take *take, int role, int64_t rank, struct vllm
     return true;
 }
 
-/** Sees before anything runs that the dump can be written in the end. */
-static int look_ahead(const struct cli_command *command, const struct vllm_spec *spec)
-{
-    char *folder = spec->dump_path != NULL ? strdup(spec->dump_path) : NULL;
-    char *slash = folder != NULL ? strrchr(folder, '/') : NULL;
-    int code = CLI_OK;
-    if (slash != NULL)
-        slash[slash == folder ? 1 : 0] = '\0';
-    if (folder != NULL && access(slash != NULL ? folder : ".", W_OK | X_OK) != 0) {
-        cli_error(command, "%s: cannot be written: %s", spec->dump_path, strerror(errno));
-        code = CLI_INPUT;
-    }
-    free(folder);
-    return code;
-}
-
 int vllm_spec_read(const struct cli_command *command, const char *path, int role, int64_t rank, struct vllm_spec *out)
 {
     struct json_take take = json_take_below("%s", "");
     struct kvf_error error = {.position = -1};
-    json_error_t parse;
-    char *text = NULL;
-    size_t bytes = 0;
     *out = (struct vllm_spec){0};
-    int code = cli_read_file(command, path, FILE_LIMIT, &text, &bytes);
+    int code = rank_file_read(command, path, &out->root);
     if (code != CLI_OK)
         return code;
-    out->root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &parse);
-    free(text);
-    if (out->root == NULL) {
-        cli_error(command, "%s: byte %d: %s", path, parse.position, parse.text);
-        return CLI_INPUT;
-    }
     if (!take_all(&take, role, rank, out)) {
         cli_error(command, "%s: %s", path, take.text);
         return CLI_INPUT;
@@ -324,7 +280,7 @@ int vllm_spec_read(const struct cli_command *command, const char *path, int role
     if (kvf_vllm_regions_expand(&out->rank.regions, out->rank.layers, out->rank.layer_count, &out->regions, &error) !=
         KVF_OK)
         return cli_library_error(command, path, &error);
-    return look_ahead(command, out);
+    return rank_file_look_ahead(command, out->dump_path);
 }
 
 void vllm_spec_fini(struct vllm_spec *spec)
