@@ -148,8 +148,8 @@ static void bounds_the_workers(void **state)
 /** As many engines as there may be, every id twice. Each compared with all before it would take minutes. */
 static void finds_one_of_many_engines(void **state)
 {
-    enum { MANY = KVFI_VLLM_MAX_WORKERS };
-    char *text = malloc(MANY * 96), id[32];
+    enum { MANY = KVFI_VLLM_MAX_WORKERS, ROOM = MANY * 96 };
+    char *text = malloc(ROOM), id[32];
     struct kvfi_vllm_topology topology;
     struct kvfi_vllm_topology_own own;
     int at = 1;
@@ -158,8 +158,8 @@ static void finds_one_of_many_engines(void **state)
     assert_non_null(text);
     text[0] = '{';
     for (int i = 0; i < MANY; i++)
-        at += sprintf(text + at, "%s\"%d\":" ENGINE("engine-%d", "\"0\":{\"0\":\"tcp://a:%d\"}"), i ? "," : "", i,
-                      i * 5 % (MANY / 2), i);
+        at += snprintf(text + at, (size_t)(ROOM - at), "%s\"%d\":" ENGINE("engine-%d", "\"0\":{\"0\":\"tcp://a:%d\"}"),
+                       i ? "," : "", i, i * 5 % (MANY / 2), i);
     text[at++] = '}';
     assert_int_equal(kvfi_vllm_topology_read(text, (size_t)at, &own, NULL), KVF_OK);
     assert_int_equal(own.engine_count, MANY / 2);
