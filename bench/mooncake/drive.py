@@ -97,6 +97,10 @@ def blocks(pairs, options):
                 of_wheel=round(rates[name] / rates["wheel->wheel"], 2) if "wheel->wheel" in rates else None)
 
 
+def crowd(pair, count, rounds):
+    return round(statistics.median(float(pair.initiator.ask(f"crowd {count}")) for _ in range(rounds)), 4)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("side")
@@ -117,8 +121,10 @@ def main():
              for name, pair in pairs.items()}
     for name, took in small.items():
         say(pair=name, small_write_bytes=64, p50_us=round(took / 1000, 1), of_raw=round(took / small["raw"], 2))
+    at_once = 240 if options.rounds > 1 else 10
     for name in ("kvferry->kvferry", "kvferry->wheel"):
         if name in pairs:
+            say(pair=name, peers_at_once=at_once, seconds=crowd(pairs[name], at_once, options.rounds))
             count = 1000 if options.rounds > 1 else 10
             seconds = float(pairs[name].initiator.ask(f"peers {count}"))
             say(pair=name, peers_one_after_the_other=count, per_second=round(count / seconds))
@@ -127,6 +133,9 @@ def main():
             say(pair=name, ranges_in_one_call=many, seconds=round(seconds, 2))
             seconds = float(pairs[name].initiator.ask(f"threads 16 8 {many // 10}"))
             say(pair=name, threads=16, ranges_each=many // 10, seconds=round(seconds, 2))
+    ours = pairs["kvferry->kvferry"]
+    ours.initiator.ask(f"stall {at_once}")  # they are cut off after 5 s
+    say(pair="kvferry->kvferry", peers_at_once=at_once, beside_stalled=at_once, seconds=crowd(ours, at_once, 1))
     for pair in pairs.values():
         pair.end()
 

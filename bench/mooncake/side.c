@@ -12,6 +12,8 @@
  *   threads N BLOCK COUNT    N threads at once, each one batch of COUNT blocks of its own -> SECONDS
  *   small BYTES COUNT        single writes one after the other -> median in nanoseconds
  *   peers COUNT              descriptors fetched one after the other -> SECONDS
+ *   crowd COUNT              COUNT engines that never met it fetch the descriptor at once -> SECONDS
+ *   stall COUNT              COUNT connections that begin a handshake and go no further, kept open -> ok
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -151,6 +153,60 @@ static void kvferry_peers(int64_t count)
     printf("%.9f\n", (double)(bench_now_ns() - begin) / 1e9);
 }
 
+struct newcomer {
+    pthread_t thread;
+    kvf_mooncake *engine;
+    pthread_barrier_t *start;
+};
+
+static void *meet(void *context)
+{
+    struct newcomer *newcomer = context;
+    struct kvf_error error = {.text = ""};
+    int64_t met;
+    pthread_barrier_wait(newcomer->start);
+    check(kvf_mooncake_open_segment(newcomer->engine, name, 60 * SECOND, &met, &error), &error);
+    return NULL;
+}
+
+static void kvferry_crowd(int64_t count)
+{
+    struct kvf_mooncake_options options;
+    struct newcomer *crowd = calloc((size_t)count, sizeof(*crowd));
+    pthread_barrier_t start;
+    struct kvf_error error = {.text = ""};
+    kvf_mooncake_options_init(&options, sizeof(options));
+    options.initiator_only = 1;
+    pthread_barrier_init(&start, NULL, (unsigned)count + 1);
+    for (int64_t i = 0; i < count; i++) {
+        crowd[i].start = &start;
+        check(kvf_mooncake_open(&options, &crowd[i].engine, &error), &error);
+        if (pthread_create(&crowd[i].thread, NULL, meet, &crowd[i]) != 0)
+            bench_fail("no thread number %" PRId64, i);
+    }
+    pthread_barrier_wait(&start);
+    int64_t begin = bench_now_ns();
+    for (int64_t i = 0; i < count; i++)
+        pthread_join(crowd[i].thread, NULL);
+    printf("%.9f\n", (double)(bench_now_ns() - begin) / 1e9);
+    for (int64_t i = 0; i < count; i++)
+        kvf_mooncake_close(crowd[i].engine);
+    pthread_barrier_destroy(&start);
+    free(crowd);
+}
+
+static void kvferry_stall(int64_t count)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)},
+                                  .sin_port = htons((uint16_t)atol(strrchr(name, ':') + 1))};
+    for (int64_t i = 0; i < count; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0 || send(fd, "\1", 1, 0) != 1)
+            bench_fail("stalled client %" PRId64 ": %s", i, strerror(errno));
+    }
+    printf("ok\n");
+}
+
 /* ---- a bare connection ----------------------------------------------------------------------------------------- */
 
 static int link_fd = -1;
@@ -271,6 +327,10 @@ int main(int argc, char **argv)
             (raw ? raw_small : kvferry_small)(a, b);
         else if (sscanf(line, "peers %" SCNd64, &a) == 1 && !raw)
             kvferry_peers(a);
+        else if (sscanf(line, "crowd %" SCNd64, &a) == 1 && !raw && a < 1000)
+            kvferry_crowd(a);
+        else if (sscanf(line, "stall %" SCNd64, &a) == 1 && !raw && a < 1000)
+            kvferry_stall(a);
         else
             bench_fail("no such line: %s", line);
         fflush(stdout);
