@@ -33,12 +33,24 @@ void kvfi_vllm_order_free(struct kvfi_vllm_order *order)
     free(order);
 }
 
+/* The first of those that wait for a connection and may have one now. */
+static struct kvfi_vllm_fetch *next_in_queue(const struct kvfi_vllm_consumer *consumer)
+{
+    struct kvfi_vllm_fetch *fetch = consumer->queue.head;
+
+    if (consumer->connections >= consumer->most_connections)
+        return NULL;
+    while (fetch != NULL && !kvfi_vllm_fetch_may_connect(fetch))
+        fetch = fetch->next;
+    return fetch;
+}
+
 /* Connections got free: those that wait for one have their turn. */
 static void serve_queue(struct kvfi_vllm_consumer *consumer)
 {
-    while (consumer->queue.head != NULL && consumer->connections < consumer->most_connections) {
-        struct kvfi_vllm_fetch *fetch = consumer->queue.head;
+    struct kvfi_vllm_fetch *fetch;
 
+    while ((fetch = next_in_queue(consumer)) != NULL) {
         kvfi_vllm_fetch_connect(fetch);
         if (fetch->list == &consumer->queue)
             return; /* not even now */

@@ -106,6 +106,7 @@ struct kvfi_vllm_place {
     bool looking_up;
     uint64_t acknowledged;         /* the layout id that it has echoed; 0 = none */
     size_t uses;                   /* fetches */
+    size_t connections;            /* of them */
     struct kvfi_vllm_fetch_list waiting; /* for the look-up */
     struct kvfi_vllm_fetch_list connecting, lost;
     struct kvfi_watch probe;       /* settle_gone.c: fd -1 while none is under way */
@@ -223,6 +224,9 @@ extern const struct kvfi_dialect kvfi_vllm_consumer_dialect;
 
 /** Begins a fetch whose order, index and address are set. */
 void kvfi_vllm_fetch_begin(struct kvfi_vllm_fetch *fetch);
+/** True when it may have a connection now. The last quarter of them is for places that have none: workers that stand
+ *  still keep theirs, and must leave some to others. */
+bool kvfi_vllm_fetch_may_connect(const struct kvfi_vllm_fetch *fetch);
 /** Its place has an endpoint: connects, or waits until it may. */
 void kvfi_vllm_fetch_connect(struct kvfi_vllm_fetch *fetch);
 /** No question of it is out: its wants fail, and are settled as far as it goes. Closes it. */

@@ -47,6 +47,7 @@ static void hang_up(struct kvfi_vllm_fetch *fetch)
     kvfi_channel_disconnect(consumer->channel, &fetch->route);
     kvfi_table_remove(&consumer->routes, &fetch->link);
     consumer->connections--;
+    fetch->place->connections--;
     fetch->route = (struct kvfi_route){0};
 }
 
@@ -186,11 +187,20 @@ static void wait_in_queue(struct kvfi_vllm_fetch *fetch)
 
     if (!consumer->told_of_limit)
         kvfi_logf(&fetch->order->worker->log, KVF_LOG_WARN, "%zu pulls are out, at most %zu by the process's limit of "
-                  "descriptors (ulimit -n): further ones wait", consumer->connections, consumer->most_connections);
+                  "descriptors (ulimit -n), the last quarter at workers that have none: further ones wait",
+                  consumer->connections, consumer->most_connections);
     consumer->told_of_limit = true;
     fetch->state = KVFI_VLLM_FETCH_WAITS;
     kvfi_vllm_fetch_link(&consumer->queue, fetch);
     kvfi_vllm_fetch_wait(fetch);
+}
+
+bool kvfi_vllm_fetch_may_connect(const struct kvfi_vllm_fetch *fetch)
+{
+    const struct kvfi_vllm_consumer *consumer = fetch->order->worker->consumer;
+    size_t most = consumer->most_connections, last = most / 4;
+
+    return consumer->connections < most && (consumer->connections < most - last || fetch->place->connections == 0);
 }
 
 void kvfi_vllm_fetch_connect(struct kvfi_vllm_fetch *fetch)
@@ -200,7 +210,7 @@ void kvfi_vllm_fetch_connect(struct kvfi_vllm_fetch *fetch)
     struct kvf_error error;
     enum kvf_status status = KVF_ERR_LIMIT;
 
-    if (consumer->connections < consumer->most_connections)
+    if (kvfi_vllm_fetch_may_connect(fetch))
         status = kvfi_channel_connect(consumer->channel, fetch->place->endpoint, &fetch->route, &error);
     if (status == KVF_ERR_LIMIT && consumer->connections > 0) {
         wait_in_queue(fetch);
@@ -215,6 +225,7 @@ void kvfi_vllm_fetch_connect(struct kvfi_vllm_fetch *fetch)
     kvfi_vllm_place_watch(fetch->place, LOOK_NS);
     fetch->state = KVFI_VLLM_FETCH_CONNECTS;
     consumer->connections++;
+    fetch->place->connections++;
     kvfi_table_insert(&consumer->routes, &fetch->link, &fetch->route.peer, sizeof fetch->route.peer);
     arm_connecting(fetch);
 }
@@ -238,7 +249,7 @@ static void cannot_reach(struct kvfi_vllm_fetch *fetch)
     char why[128];
 
     if (fetch->list == &worker->consumer->queue)
-        snprintf(why, sizeof why, "was not asked: all of %zu connections are in use", worker->consumer->connections);
+        snprintf(why, sizeof why, "was not asked: %zu connections are in use", worker->consumer->connections);
     else
         snprintf(why, sizeof why, "%s within %" PRId64 " ms",
                  fetch->state == KVFI_VLLM_FETCH_WAITS ? "was not looked up" : "cannot be reached",

@@ -82,8 +82,8 @@ static enum kvf_status check_bytes(const kvf_vllm_worker *worker, size_t bytes, 
     size_t most = LONGEST_PULLS * (size_t)worker->options.max_message_bytes, held = worker->sender->answer_bytes;
 
     if (bytes > most || held > most - bytes)
-        return kvfi_fail(error, KVF_ERR_LIMIT, "The P side keeps %zu bytes of pulls already, and %zu more come, at most "
-                         "%zu.", held, bytes, most);
+        return kvfi_fail(error, KVF_ERR_LIMIT, "The P side keeps %zu bytes of pulls already, and %zu more come, at "
+                         "most %zu.", held, bytes, most);
     return KVF_OK;
 }
 

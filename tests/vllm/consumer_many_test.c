@@ -60,7 +60,7 @@ static void fetches_hundreds_at_once(void **state)
 /* With few descriptors some pulls wait until others have ended; none is lost. */
 static void waits_for_descriptors(void **state)
 {
-    enum { STEPS = 100, FILES = 400 };
+    enum { STEPS = 100, FILES = 400, MOST = FILES / 8 - FILES / 8 / 4 };
     struct rlimit before, files;
     struct scene scene;
 
@@ -77,10 +77,10 @@ static void waits_for_descriptors(void **state)
         snprintf(id, sizeof id, "s%d", i);
         dec_pull(&scene.dec, id, i, 1);
     }
-    while (dec_stats(&scene.dec).pulls_sent < FILES / 8)
+    while (dec_stats(&scene.dec).pulls_sent < MOST)
         dec_skip_event(&scene.dec);
     dec_skip_event(&scene.dec);
-    assert_int_equal(dec_stats(&scene.dec).pulls_sent, FILES / 8);
+    assert_int_equal(dec_stats(&scene.dec).pulls_sent, MOST);
     for (int i = 0; i < STEPS; i++) {
         struct ask ask;
 
@@ -90,6 +90,43 @@ static void waits_for_descriptors(void **state)
     }
     assert_int_equal(kvf_vllm_worker_shutdown(scene.dec.worker, 10 * KVFI_SECOND, NULL), KVF_OK);
     assert_int_equal(dec_stats(&scene.dec).requests_received, STEPS);
+    scene_close(&scene);
+}
+
+/* A worker that never answers keeps many connections, and leaves some to others. */
+static void worker_that_stands_still_leaves_connections_to_others(void **state)
+{
+    enum { STEPS = 100, FILES = 400, OTHERS = 3 };
+    struct rlimit before, files;
+    struct prod other;
+    struct scene scene;
+    char id[32];
+
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    files = before;
+    files.rlim_cur = FILES;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+    scene_open(&scene);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    prod_open(&other, 0);
+    reg_add(&scene.reg, "other", 1, 0, 0, other.address);
+    for (int i = 0; i < STEPS; i++) {
+        snprintf(id, sizeof id, "still%d", i);
+        dec_pull(&scene.dec, id, i, 1);
+    }
+    for (int i = 0; i < OTHERS; i++) {
+        struct ask ask;
+
+        snprintf(id, sizeof id, "other%d", i);
+        dec_pull_from(&scene.dec, "other", id, STEPS + i, 1);
+        prod_ask(&other, &ask);
+        prod_finish(&other, &ask, id);
+        ask_close(&ask);
+    }
+    while (dec_stats(&scene.dec).requests_received < OTHERS)
+        dec_skip_event(&scene.dec);
+    prod_close(&other);
     scene_close(&scene);
 }
 
@@ -318,6 +355,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fetches_hundreds_at_once),
         cmocka_unit_test(waits_for_descriptors),
+        cmocka_unit_test(worker_that_stands_still_leaves_connections_to_others),
         cmocka_unit_test(fetches_a_thousand_in_one_step),
         cmocka_unit_test(takes_answers_in_any_order),
         cmocka_unit_test(closes_at_any_moment),
