@@ -81,6 +81,10 @@ int cli_usage_error(const struct cli_command *command, const char *format, ...) 
  *  command takes. Returns CLI_OK or, having printed what is wrong, CLI_USAGE. */
 int cli_take_two_files(const struct cli_parser *parser, const char *what);
 
+/** Takes the one SPEC file of a stand-alone rank from the command line. `missing_roles` = the words that --role takes,
+ *  when it was not given. Returns CLI_OK or, having printed what is wrong, CLI_USAGE. */
+int cli_take_spec(const struct cli_parser *parser, const char *missing_roles, const char **path);
+
 /** Prints a library error and returns the exit code that belongs to its status. `what` (may be NULL) goes first, such
  *  as a file's name. */
 int cli_library_error(const struct cli_command *command, const char *what, const struct kvf_error *error);

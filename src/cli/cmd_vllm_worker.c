@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvferry vllm worker: one stand-alone rank. */
-#include <string.h>
-
 #include "cli/cmd_vllm.h"
 #include "cli/vllm_serve.h"
 
@@ -43,13 +41,9 @@ static int run(const struct cli_command *command, int argc, char **argv)
     }
     if (id == CLI_PARSE_STOP)
         return parser.exit_code;
-    if (argc - optind != 1)
-        return cli_usage_error(command, "takes one SPEC file; %d given", argc - optind);
-    if (serve.role == 0)
-        return cli_usage_error(command, "--role is missing: producer or consumer");
-    serve.spec_path = argv[optind];
-    if (strcmp(serve.spec_path, "-") == 0)
-        return cli_usage_error(command, "the SPEC cannot be standard input, where requests come from");
+    int code = cli_take_spec(&parser, serve.role == 0 ? "producer or consumer" : NULL, &serve.spec_path);
+    if (code != CLI_OK)
+        return code;
     return vllm_serve_run(command, &serve);
 }
 

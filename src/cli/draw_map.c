@@ -18,12 +18,36 @@ struct grid {
     char (*labels)[LABEL_BYTES]; /* layer by layer */
 };
 
-void draw_letter(size_t number, char first, char *text, size_t bytes)
+bool draw_map_init(struct draw_map *out, size_t cells, size_t pairs)
+{
+    *out = (struct draw_map){.units = "heads"};
+    out->cells = calloc(cells + 1, sizeof(*out->cells));
+    out->names = calloc(pairs + 1, sizeof(*out->names));
+    return out->cells != NULL && out->names != NULL;
+}
+
+void draw_map_fini(struct draw_map *map)
+{
+    free(map->cells);
+    free(map->names);
+}
+
+/** The letter of a rank: A to Z (or a to z), then numbers. */
+static void draw_letter(size_t number, char first, char *text, size_t bytes)
 {
     if (number < 26)
         snprintf(text, bytes, "%c", (char)(first + (int)number));
     else
         snprintf(text, bytes, "%u", (unsigned)(number + 1) % 100000);
+}
+
+void draw_map_name(struct draw_map *map, size_t pair, size_t from, size_t to, bool alone)
+{
+    char source[8], destination[8];
+    draw_letter(from, 'A', source, sizeof(source));
+    draw_letter(to, 'a', destination, sizeof(destination));
+    snprintf(map->names[pair], sizeof(map->names[pair]), "%s%s%s", source, alone ? "" : ">",
+             alone ? "" : destination);
 }
 
 static int compare_cells(const void *a, const void *b)

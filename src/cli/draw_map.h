@@ -20,8 +20,13 @@ struct draw_map {
     const char *units; /* what the columns are: "heads" */
 };
 
-/** The letter of a rank: A to Z (or a to z), then numbers. */
-void draw_letter(size_t number, char first, char *text, size_t bytes);
+/** Makes an empty map, its columns heads, for so many cells and pairs at most. False without memory; draw_map_fini
+ *  either way. */
+bool draw_map_init(struct draw_map *out, size_t cells, size_t pairs);
+void draw_map_fini(struct draw_map *map);
+
+/** Names a pair by the numbers of its ranks; the destination's is left out where it is `alone`. */
+void draw_map_name(struct draw_map *map, size_t pair, size_t from, size_t to, bool alone);
 
 /** Draws one map per set of roles that come from the same ranks. */
 void draw_maps(struct draw_map *map, const struct draw_glyphs *glyphs, FILE *out);

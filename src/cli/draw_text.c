@@ -7,6 +7,7 @@
 #include "cli/draw_text.h"
 #include "cli/plan_words.h"
 
+#define BAR_COLUMNS 16
 #define STRIP_COLUMNS 64
 #define STRIPES_SHOWN 8
 
@@ -55,11 +56,13 @@ void draw_rule(const struct draw_glyphs *glyphs, int kind, size_t columns, int w
     fprintf(out, "%s\n", glyphs->corners[kind][2]);
 }
 
-void draw_bar(double part, int width, const struct draw_glyphs *glyphs, FILE *out)
+void draw_bytes(int64_t bytes, int64_t most, const struct draw_glyphs *glyphs, FILE *out)
 {
-    int full = (int)(part * width + 0.5);
-    for (int i = 0; i < width; i++)
+    int full = (int)((double)bytes / (double)most * BAR_COLUMNS + 0.5);
+    char text[24];
+    for (int i = 0; i < BAR_COLUMNS; i++)
         fputs(i < full ? glyphs->full : glyphs->empty, out);
+    fprintf(out, " %9s", cli_format_bytes(bytes, text));
 }
 
 /** The group that carries a side's positions in the first track of the first pair. */

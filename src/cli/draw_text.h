@@ -22,8 +22,8 @@ void draw_centred(const char *text, int width, bool last, FILE *out);
 /** A rule over so many columns: 0 top, 1 between, 2 bottom. Ends the line. */
 void draw_rule(const struct draw_glyphs *glyphs, int kind, size_t columns, int width, FILE *out);
 
-/** A bar of `width` columns, `part` (0 to 1) of it full. */
-void draw_bar(double part, int width, const struct draw_glyphs *glyphs, FILE *out);
+/** A bar of so many bytes among the most that a row has, and the bytes. */
+void draw_bytes(int64_t bytes, int64_t most, const struct draw_glyphs *glyphs, FILE *out);
 
 /** How the blocks of both sides meet along the tokens, and the order inside a block. */
 void draw_tokens(const struct plan_set *set, const struct draw_glyphs *glyphs, FILE *out);

@@ -168,6 +168,19 @@ int cli_take_two_files(const struct cli_parser *parser, const char *what)
     return CLI_OK;
 }
 
+int cli_take_spec(const struct cli_parser *parser, const char *missing_roles, const char **path)
+{
+    const char *file = parser->argv[optind];
+    if (parser->argc - optind != 1)
+        return cli_usage_error(parser->command, "takes one SPEC file; %d given", parser->argc - optind);
+    if (missing_roles != NULL)
+        return cli_usage_error(parser->command, "--role is missing: %s", missing_roles);
+    if (strcmp(file, "-") == 0)
+        return cli_usage_error(parser->command, "the SPEC cannot be standard input, where requests come from");
+    *path = file;
+    return CLI_OK;
+}
+
 int cli_exit_code(int status)
 {
     switch (status) {

@@ -2,8 +2,6 @@
 /* The plan as a picture: a map of layers and heads, with a capital for the rank that sends them and, when there are
  * several, a small letter for the rank that gets them; how much each pair moves; how the blocks of both sides meet. */
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "cli/draw_map.h"
 #include "cli/plan_set.h"
@@ -32,23 +30,17 @@ static bool has_one_destination(const struct plan_set *set)
 static void name_pairs(const struct plan_set *set, struct draw_map *in)
 {
     bool alone = has_one_destination(set);
-    char from[8], to[8];
-    for (size_t i = 0; i < set->pair_count; i++) {
-        draw_letter(letter_number(set, set->pairs[i].src, true), 'A', from, sizeof(from));
-        draw_letter(letter_number(set, set->pairs[i].dst, false), 'a', to, sizeof(to));
-        snprintf(in->names[i], sizeof(in->names[i]), "%s%s%s", from, alone ? "" : ">", alone ? "" : to);
-    }
+    for (size_t i = 0; i < set->pair_count; i++)
+        draw_map_name(in, i, letter_number(set, set->pairs[i].src, true), letter_number(set, set->pairs[i].dst, false),
+                      alone);
 }
 
 static bool inflow_init(const struct plan_set *set, struct draw_map *out)
 {
     size_t most = 0;
-    *out = (struct draw_map){.units = "heads"};
     for (size_t i = 0; i < set->pair_count; i++)
         most += kvf_share_count(set->pairs[i].share);
-    out->cells = calloc(most + 1, sizeof(*out->cells));
-    out->names = calloc(set->pair_count + 1, sizeof(*out->names));
-    if (out->cells == NULL || out->names == NULL)
+    if (!draw_map_init(out, most, set->pair_count))
         return false;
     for (size_t i = 0; i < set->pair_count; i++) {
         const kvf_share *share = set->pairs[i].share;
@@ -68,15 +60,15 @@ static void print_senders(const struct plan_set *set, const struct draw_map *in,
 {
     bool alone = has_one_destination(set);
     int64_t most = 1;
-    char from[96], to[96], bytes[24], run[24], runs[32];
+    char from[96], to[96], run[24], runs[32];
     for (size_t i = 0; i < set->pair_count; i++)
         most = set->pairs[i].bound.bytes > most ? set->pairs[i].bound.bytes : most;
     for (size_t i = 0; i < set->pair_count && i < PAIRS_SHOWN; i++) {
         const struct plan_pair *pair = &set->pairs[i];
         fprintf(out, "  %5s = %s%s%s  ", in->names[i], cli_format_rank(kvf_instance_rank(set->src, pair->src), from),
                 alone ? "" : " > ", alone ? "" : cli_format_rank(kvf_instance_rank(set->dst, pair->dst), to));
-        draw_bar((double)pair->bound.bytes / (double)most, 16, glyphs, out);
-        fprintf(out, " %9s %3.0f %%, %s runs of %s or more\n", cli_format_bytes(pair->bound.bytes, bytes),
+        draw_bytes(pair->bound.bytes, most, glyphs, out);
+        fprintf(out, " %3.0f %%, %s runs of %s or more\n",
                 100.0 * (double)pair->bound.bytes / (double)(set->bytes > 0 ? set->bytes : 1),
                 cli_format_count(pair->bound.runs, runs), cli_format_bytes(pair->info.shortest_run_bytes, run));
     }
@@ -106,7 +98,6 @@ void plan_draw(const struct plan_set *set, FILE *out)
         draw_maps(&in, glyphs, out);
         print_senders(set, &in, glyphs, out);
     }
-    free(in.cells);
-    free(in.names);
+    draw_map_fini(&in);
     draw_tokens(set, glyphs, out);
 }

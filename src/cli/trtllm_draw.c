@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The mapping of views as a picture: layers and heads of each role, and which rank sends them to which. */
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "cli/trtllm_pairs.h"
 
 /** Number of distinct ranks of a side, before the rank of this row, that take part. */
@@ -49,21 +45,15 @@ static void add_cells(const struct trtllm_pairs *pairs, size_t index, struct dra
 static bool map_init(const struct trtllm_pairs *pairs, struct draw_map *out)
 {
     size_t most = 0;
-    char from[8], to[8];
-    *out = (struct draw_map){.units = "heads"};
     for (size_t i = 0; i < pairs->count; i++) {
         for (size_t v = 0; v < pairs->rows[i].view_count; v++)
             most += pairs->rows[i].views[v].layer_count;
     }
-    out->cells = calloc(most + 1, sizeof(*out->cells));
-    out->names = calloc(pairs->count + 1, sizeof(*out->names));
-    if (out->cells == NULL || out->names == NULL)
+    if (!draw_map_init(out, most, pairs->count))
         return false;
     for (size_t i = 0; i < pairs->count; i++) {
-        bool alone = has_one_destination(pairs);
-        draw_letter(letter_number(pairs, pairs->rows[i].src, true), 'A', from, sizeof(from));
-        draw_letter(letter_number(pairs, pairs->rows[i].dst, false), 'a', to, sizeof(to));
-        snprintf(out->names[i], sizeof(out->names[i]), "%s%s%s", from, alone ? "" : ">", alone ? "" : to);
+        draw_map_name(out, i, letter_number(pairs, pairs->rows[i].src, true),
+                      letter_number(pairs, pairs->rows[i].dst, false), has_one_destination(pairs));
         add_cells(pairs, i, out);
     }
     return true;
@@ -78,7 +68,7 @@ static int64_t bytes_of(const struct trtllm_pair_row *row)
 static void print_names(const struct trtllm_pairs *pairs, const struct draw_map *map, const struct draw_glyphs *glyphs,
                         FILE *out)
 {
-    char from[288], to[288], bytes[24];
+    char from[288], to[288];
     int64_t most = 1;
     for (size_t i = 0; i < pairs->count; i++)
         most = bytes_of(&pairs->rows[i]) > most ? bytes_of(&pairs->rows[i]) : most;
@@ -86,8 +76,8 @@ static void print_names(const struct trtllm_pairs *pairs, const struct draw_map 
         const struct trtllm_pair_row *row = &pairs->rows[i];
         fprintf(out, "  %5s = %s > %s  ", map->names[i], trtllm_side_name(&pairs->src, row->src, from, sizeof(from)),
                 trtllm_side_name(&pairs->dst, row->dst, to, sizeof(to)));
-        draw_bar((double)bytes_of(row) / (double)most, 16, glyphs, out);
-        fprintf(out, " %9s\n", cli_format_bytes(bytes_of(row), bytes));
+        draw_bytes(bytes_of(row), most, glyphs, out);
+        fputc('\n', out);
     }
 }
 
@@ -100,6 +90,5 @@ void trtllm_pairs_draw(const struct trtllm_pairs *pairs, FILE *out)
         draw_maps(&map, glyphs, out);
         print_names(pairs, &map, glyphs, out);
     }
-    free(map.cells);
-    free(map.names);
+    draw_map_fini(&map);
 }

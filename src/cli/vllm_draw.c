@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which layers and heads of a vLLM consumer come from which producer, as a picture. */
-#include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/vllm_pairs.h"
@@ -78,19 +76,12 @@ static void add_cells(const struct vllm_pairs *pairs, size_t index, struct draw_
 static bool map_init(const struct vllm_pairs *pairs, struct draw_map *out)
 {
     size_t most = 0;
-    char from[8], to[8];
-    *out = (struct draw_map){.units = "heads"};
     for (size_t i = 0; i < pairs->count; i++)
         most += pairs->rows[i].move_count * pairs->producers.ranks[pairs->rows[i].producer].regions.base_addr_count;
-    out->cells = calloc(most + 1, sizeof(*out->cells));
-    out->names = calloc(pairs->count + 1, sizeof(*out->names));
-    if (out->cells == NULL || out->names == NULL)
+    if (!draw_map_init(out, most, pairs->count))
         return false;
     for (size_t i = 0; i < pairs->count; i++) {
-        bool alone = pairs->consumers.count == 1;
-        draw_letter(pairs->rows[i].producer, 'A', from, sizeof(from));
-        draw_letter(pairs->rows[i].consumer, 'a', to, sizeof(to));
-        snprintf(out->names[i], sizeof(out->names[i]), "%s%s%s", from, alone ? "" : ">", alone ? "" : to);
+        draw_map_name(out, i, pairs->rows[i].producer, pairs->rows[i].consumer, pairs->consumers.count == 1);
         add_cells(pairs, i, out);
     }
     return true;
@@ -107,7 +98,7 @@ static int64_t bytes_of(const struct vllm_pair_row *row)
 static void print_names(const struct vllm_pairs *pairs, const struct draw_map *map, const struct draw_glyphs *glyphs,
                         FILE *out)
 {
-    char from[64], to[64], bytes[24];
+    char from[64], to[64];
     int64_t most = 1;
     for (size_t i = 0; i < pairs->count; i++)
         most = bytes_of(&pairs->rows[i]) > most ? bytes_of(&pairs->rows[i]) : most;
@@ -116,8 +107,8 @@ static void print_names(const struct vllm_pairs *pairs, const struct draw_map *m
         fprintf(out, "  %5s = producer %s > consumer %s  ", map->names[i],
                 vllm_rank_name(&pairs->producers.ranks[row->producer], from, sizeof(from)),
                 vllm_rank_name(&pairs->consumers.ranks[row->consumer], to, sizeof(to)));
-        draw_bar((double)bytes_of(row) / (double)most, 16, glyphs, out);
-        fprintf(out, " %9s\n", cli_format_bytes(bytes_of(row), bytes));
+        draw_bytes(bytes_of(row), most, glyphs, out);
+        fputc('\n', out);
     }
 }
 
@@ -130,6 +121,5 @@ void vllm_pairs_draw(const struct vllm_pairs *pairs, FILE *out)
         draw_maps(&map, glyphs, out);
         print_names(pairs, &map, glyphs, out);
     }
-    free(map.cells);
-    free(map.names);
+    draw_map_fini(&map);
 }
