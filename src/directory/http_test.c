@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* HTTP calls against servers that answer, stall, trickle, cut off, flood, and speak something else. */
+#include <limits.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,130 +25,33 @@ static void answer_well(struct http_kit *kit, void *context, int fd, int number,
     (void)context;
     (void)number;
     (void)bytes;
-    http_kit_answer(fd, 200, strstr(request, "POST /a/register HTTP/1.1\r\n") && strstr(request, "\r\n\r\n{}") &&
-                    strstr(request, "Content-Type: application/json\r\n") ? "posted" : "got");
+    if (strstr(request, "POST /a/register HTTP/1.1\r\n") && strstr(request, "\r\n\r\n{}") &&
+        strstr(request, "Content-Type: application/json\r\n"))
+        http_kit_answer(fd, 200, "posted");
+    else
+        http_kit_answer(fd, 200, strstr(request, "GET /a/register HTTP/1.1\r\n") ? "got" : "neither");
 }
 
-static void answer_404(struct http_kit *kit, void *context, int fd, int number, const char *request, size_t bytes)
+/** What a server says that does as it likes: a text, then another over and over, each time after a pause. */
+struct script {
+    const char *text, *again;
+    size_t again_bytes;
+    int times, pause_ms;
+};
+
+static void follow_script(struct http_kit *kit, void *context, int fd, int number, const char *request, size_t bytes)
 {
-    (void)kit;
-    (void)context;
+    const struct script *script = context;
+    bool listens;
+
     (void)number;
     (void)request;
     (void)bytes;
-    http_kit_answer(fd, 404, "{\"detail\":\"Not Found\"}");
-}
-
-static void redirect(struct http_kit *kit, void *context, int fd, int number, const char *request, size_t bytes)
-{
-    static const char text[] = "HTTP/1.1 307 X\r\nlocation: http://127.0.0.1:9/\r\ncontent-length: 0\r\n\r\n";
-
-    (void)kit;
-    (void)context;
-    (void)number;
-    (void)request;
-    (void)bytes;
-    http_kit_send(fd, text, sizeof text - 1);
-}
-
-static void say_nothing(struct http_kit *kit, void *context, int fd, int number, const char *request, size_t bytes)
-{
-    (void)context;
-    (void)fd;
-    (void)number;
-    (void)request;
-    (void)bytes;
-    http_kit_stall(kit, WAIT_MS);
-}
-
-/** A byte now and then: never silent for a phase, never done. */
-static void trickle(struct http_kit *kit, void *context, int fd, int number, const char *request, size_t bytes)
-{
-    static const char head[] = "HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n";
-
-    (void)context;
-    (void)number;
-    (void)request;
-    (void)bytes;
-    http_kit_send(fd, head, sizeof head - 1);
-    while (http_kit_send(fd, " ", 1)) http_kit_stall(kit, PHASE_MS / 10);
-}
-
-/** Slow, but never for long: the whole takes more than a phase. */
-static void dawdle(struct http_kit *kit, void *context, int fd, int number, const char *request, size_t bytes)
-{
-    static const char head[] = "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n";
-
-    (void)context;
-    (void)number;
-    (void)request;
-    (void)bytes;
-    http_kit_send(fd, head, sizeof head - 1);
-    for (int i = 0; i < 6; i++) {
-        http_kit_stall(kit, PHASE_MS / 4);
-        http_kit_send(fd, "x", 1);
+    listens = !script->text || http_kit_send(fd, script->text, strlen(script->text));
+    for (int i = 0; listens && i < script->times; i++) {
+        if (script->pause_ms > 0) http_kit_stall(kit, script->pause_ms);
+        listens = !script->again || http_kit_send(fd, script->again, script->again_bytes);
     }
-}
-
-static void hang_up(struct http_kit *kit, void *context, int fd, int number, const char *request, size_t bytes)
-{
-    (void)kit;
-    (void)context;
-    (void)fd;
-    (void)number;
-    (void)request;
-    (void)bytes;
-}
-
-static void cut_off(struct http_kit *kit, void *context, int fd, int number, const char *request, size_t bytes)
-{
-    static const char text[] = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"0\":";
-
-    (void)kit;
-    (void)context;
-    (void)number;
-    (void)request;
-    (void)bytes;
-    http_kit_send(fd, text, sizeof text - 1);
-}
-
-static void speak_smtp(struct http_kit *kit, void *context, int fd, int number, const char *request, size_t bytes)
-{
-    static const char text[] = "220 mail ready\r\n\r\n";
-
-    (void)kit;
-    (void)context;
-    (void)number;
-    (void)request;
-    (void)bytes;
-    http_kit_send(fd, text, sizeof text - 1);
-}
-
-static void endless_headers(struct http_kit *kit, void *context, int fd, int number, const char *request, size_t bytes)
-{
-    static const char head[] = "HTTP/1.1 200 OK\r\n", line[] = "x-header: yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy\r\n";
-
-    (void)kit;
-    (void)context;
-    (void)number;
-    (void)request;
-    (void)bytes;
-    http_kit_send(fd, head, sizeof head - 1);
-    while (http_kit_send(fd, line, sizeof line - 1)) continue;
-}
-
-static void ten_megabytes(struct http_kit *kit, void *context, int fd, int number, const char *request, size_t bytes)
-{
-    static const char head[] = "HTTP/1.1 200 OK\r\ncontent-length: 10485760\r\n\r\n";
-    static const char block[65536];
-
-    (void)kit;
-    (void)context;
-    (void)number;
-    (void)request;
-    (void)bytes;
-    http_kit_send(fd, head, sizeof head - 1);
-    for (int i = 0; i < 160 && http_kit_send(fd, block, sizeof block); i++) continue;
 }
 
 static struct kvfi_http_call *make_call(const char *base, const char *path, const char *body)
@@ -184,31 +88,46 @@ static struct kvfi_http *open_http(void)
 
 static void tells_what_became_of_a_call(void **state)
 {
+    static const char header[] = "x-header: yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy\r\n", block[65536];
     static const struct {
         const char *name;
-        http_kit_serve *serve;
+        struct script script;
         enum kvfi_http_outcome outcome;
         long code;
         const char *answer;
-        int least_ms, most_ms;
+        int least_ms;
     } rows[] = {
-        {"an answer", answer_well, KVFI_HTTP_ANSWERED, 200, "got", 0, WAIT_MS},
-        {"an error's answer", answer_404, KVFI_HTTP_ANSWERED, 404, "{\"detail\":\"Not Found\"}", 0, WAIT_MS},
-        {"a redirect is not followed", redirect, KVFI_HTTP_ANSWERED, 307, "", 0, WAIT_MS},
-        {"silence", say_nothing, KVFI_HTTP_TIMED_OUT, 0, NULL, PHASE_MS - 50, WAIT_MS},
-        {"a trickle ends after four phases", trickle, KVFI_HTTP_TIMED_OUT, 0, NULL, 4 * PHASE_MS - 50, WAIT_MS},
-        {"slow, but within each phase", dawdle, KVFI_HTTP_ANSWERED, 200, "xxxxxx", PHASE_MS, WAIT_MS},
-        {"no answer", hang_up, KVFI_HTTP_CUT_OFF, 0, NULL, 0, WAIT_MS},
-        {"half an answer", cut_off, KVFI_HTTP_CUT_OFF, 0, NULL, 0, WAIT_MS},
-        {"something else", speak_smtp, KVFI_HTTP_MALFORMED, 0, NULL, 0, WAIT_MS},
-        {"endless headers", endless_headers, KVFI_HTTP_TOO_LONG, 0, NULL, 0, WAIT_MS},
-        {"too long an answer", ten_megabytes, KVFI_HTTP_TOO_LONG, 0, NULL, 0, WAIT_MS},
+        {"an answer", {"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\ngot", NULL, 0, 0, 0},
+         KVFI_HTTP_ANSWERED, 200, "got", 0},
+        {"an error's answer", {"HTTP/1.1 404 X\r\ncontent-length: 22\r\n\r\n{\"detail\":\"Not Found\"}", NULL, 0, 0, 0},
+         KVFI_HTTP_ANSWERED, 404, "{\"detail\":\"Not Found\"}", 0},
+        {"a redirect is not followed",
+         {"HTTP/1.1 307 X\r\nlocation: http://127.0.0.1:9/\r\ncontent-length: 0\r\n\r\n", NULL, 0, 0, 0},
+         KVFI_HTTP_ANSWERED, 307, "", 0},
+        {"silence", {NULL, NULL, 0, 1, WAIT_MS}, KVFI_HTTP_TIMED_OUT, 0, NULL, PHASE_MS - 50},
+        /* a byte now and then: never silent for a phase, never done */
+        {"a trickle ends after four phases",
+         {"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n", " ", 1, INT_MAX, PHASE_MS / 10},
+         KVFI_HTTP_TIMED_OUT, 0, NULL, 4 * PHASE_MS - 50},
+        /* slow, but never for long: the whole takes more than a phase */
+        {"slow, but within each phase", {"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n", "x", 1, 6, PHASE_MS / 4},
+         KVFI_HTTP_ANSWERED, 200, "xxxxxx", PHASE_MS},
+        {"no answer", {NULL, NULL, 0, 0, 0}, KVFI_HTTP_CUT_OFF, 0, NULL, 0},
+        {"half an answer", {"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"0\":", NULL, 0, 0, 0},
+         KVFI_HTTP_CUT_OFF, 0, NULL, 0},
+        {"something else", {"220 mail ready\r\n\r\n", NULL, 0, 0, 0}, KVFI_HTTP_MALFORMED, 0, NULL, 0},
+        {"endless headers", {"HTTP/1.1 200 OK\r\n", header, sizeof header - 1, INT_MAX, 0},
+         KVFI_HTTP_TOO_LONG, 0, NULL, 0},
+        {"too long an answer",
+         {"HTTP/1.1 200 OK\r\ncontent-length: 10485760\r\n\r\n", block, sizeof block, 160, 0},
+         KVFI_HTTP_TOO_LONG, 0, NULL, 0},
     };
     struct kvfi_http *http = open_http();
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        struct http_kit *kit = http_kit_open(rows[i].serve, NULL);
+        struct script script = rows[i].script;
+        struct http_kit *kit = http_kit_open(follow_script, &script);
         struct kvfi_http_call *call = make_call(http_kit_url(kit), "/query", NULL);
         int64_t started_ns = kvfi_now_ns(), ms;
 
@@ -226,7 +145,7 @@ static void tells_what_became_of_a_call(void **state)
     kvfi_http_close(http);
 }
 
-static void posts_json_to_the_path_of_the_base(void **state)
+static void gets_and_posts_json_at_the_path_of_the_base(void **state)
 {
     struct kvfi_http *http = open_http();
     struct http_kit *kit = http_kit_open(answer_well, NULL);
@@ -242,8 +161,13 @@ static void posts_json_to_the_path_of_the_base(void **state)
         assert_int_equal(call->outcome, KVFI_HTTP_ANSWERED);
         assert_string_equal(call->answer.bytes, "posted");
     }
-    assert_int_equal(http_kit_requests(kit), 2);
     kvfi_http_call_destroy(call);
+    call = make_call(base, "/register", NULL);
+    kvfi_http_post(http, call);
+    assert_ptr_equal(next_call(http), call);
+    assert_string_equal(call->answer.bytes, "got");
+    kvfi_http_call_destroy(call);
+    assert_int_equal(http_kit_requests(kit), 3);
     http_kit_close(kit);
     kvfi_http_close(http);
 }
@@ -251,7 +175,8 @@ static void posts_json_to_the_path_of_the_base(void **state)
 static void nobody_there(void **state)
 {
     struct kvfi_http *http = open_http();
-    struct http_kit *kit = http_kit_open(hang_up, NULL);
+    struct script nothing = {0};
+    struct http_kit *kit = http_kit_open(follow_script, &nothing);
     struct kvfi_http_call *call = make_call(http_kit_url(kit), "/query", NULL);
 
     (void)state;
@@ -325,7 +250,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tells_what_became_of_a_call),
-        cmocka_unit_test(posts_json_to_the_path_of_the_base),
+        cmocka_unit_test(gets_and_posts_json_at_the_path_of_the_base),
         cmocka_unit_test(nobody_there),
         cmocka_unit_test(refuses_what_is_no_url),
         cmocka_unit_test(many_calls_and_an_early_close),
