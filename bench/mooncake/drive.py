@@ -12,10 +12,11 @@ import argparse
 import json
 import os
 from pathlib import Path
-import select
 import statistics
-import subprocess
 import sys
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from side_process import SideProcess  # noqa: E402
 
 BLOCKS = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20]
 MOST = 1024  # blocks a batch: the wheel's limit is a little above
@@ -23,35 +24,17 @@ LIMIT = 120
 TICK = os.sysconf("SC_CLK_TCK")
 
 
-class Side:
+class Side(SideProcess):
+    """One that says its name and address first."""
+
     def __init__(self, command):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
-                                        stderr=subprocess.DEVNULL if "env" in command else None)
+        super().__init__(command, LIMIT, "env" in command)
         self.name, self.address = self.answer().split()
-
-    def answer(self):
-        if not select.select([self.process.stdout], [], [], LIMIT)[0]:
-            sys.exit(f"drive: no answer within {LIMIT} s of {self.process.args}")
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit(f"drive: a side ended: {self.process.args}")
-        return line
-
-    def ask(self, line):
-        self.process.stdin.write(line + "\n")
-        return self.answer()
 
     def cpu(self):
         with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as file:
             fields = file.read().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICK
-
-    def end(self):
-        self.process.stdin.close()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
 
 
 class Pair:

@@ -14,10 +14,12 @@ import argparse
 import json
 import os
 from pathlib import Path
-import select
 import statistics
 import subprocess
 import sys
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from side_process import SideProcess  # noqa: E402
 
 LIMIT = 300
 
@@ -26,32 +28,15 @@ def say(**line):
     print(json.dumps({"bench": "vllm", **line}), flush=True)
 
 
-class Side:
-    """A process that answers lines."""
+class Side(SideProcess):
+    """One that answers with numbers, after a greeting perhaps."""
 
     def __init__(self, command, greets):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
-                                        stderr=subprocess.DEVNULL if greets == "ready" else None)
+        super().__init__(command, LIMIT, greets == "ready")
         self.greeting = self.answer() if greets else None
 
-    def answer(self):
-        if not select.select([self.process.stdout], [], [], LIMIT)[0]:
-            sys.exit(f"drive: no answer within {LIMIT} s of {self.process.args}")
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit(f"drive: a side ended: {self.process.args}")
-        return line
-
-    def ask(self, line):
-        self.process.stdin.write(line + "\n")
-        return [float(word) if "." in word else int(word) for word in self.answer().split()]
-
-    def end(self):
-        self.process.stdin.close()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
+    def numbers(self, line):
+        return [float(word) if "." in word else int(word) for word in self.ask(line).split()]
 
 
 def beside(options, sides, command, many, few):
@@ -60,7 +45,7 @@ def beside(options, sides, command, many, few):
     told = {}
     for _ in range(options.rounds):
         for name, side in sides.items():
-            microseconds, told[name] = side.ask(f"{command} {many if name == 'kvferry' else few}")
+            microseconds, told[name] = side.numbers(f"{command} {many if name == 'kvferry' else few}")
             took[name].append(microseconds)
     if len(set(told.values())) > 1 and not command.startswith(("prepare", "cached")):
         sys.exit(f"drive: {command}: the answers differ: {told}")
@@ -91,7 +76,7 @@ def plan(options, sides):
         for order, aim in (("contiguous", 50), ("scattered", 1000)):
             for count in (blocks, 10 * blocks):
                 rest = {"shape": words, "order": order, "blocks": count}
-                descriptors = alone["kvferry"].ask(f"ready {shape} {order} {count} 1")[1]
+                descriptors = alone["kvferry"].numbers(f"ready {shape} {order} {count} 1")[1]
                 compare(options, alone, "a request ready to be sent", f"ready {shape} {order} {count}", many, few,
                         aim if count == blocks else None, descriptors=descriptors, **rest)
                 if count == blocks:
@@ -109,7 +94,7 @@ def messages(options, sides):
 def growth(options, folder):
     for peers in (20, 40) if options.short else (100, 1000, 10000):
         side = Side([folder / "vllm-plan"], False)
-        first, last, memory = side.ask(f"peers {peers}")
+        first, last, memory = side.numbers(f"peers {peers}")
         say(what="peers of one producer", peers=peers, first_us=first, last_us=last, bytes_per_peer=memory)
         side.end()
 
@@ -120,7 +105,7 @@ def registry(options, sides, folder):
     for _ in range(1 if options.short else options.rounds):
         for name, side in sides.items():
             own = Side([folder / "vllm-crowd", "serve"], True) if name == "kvferry" else None
-            port = int(own.greeting) if own else int(side.ask("registry")[0])
+            port = int(own.greeting) if own else int(side.numbers("registry")[0])
             done = subprocess.run([folder / "vllm-crowd", "load", str(port), str(clients), str(count)],
                                   stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT)
             rows.setdefault(name, []).append([int(word) for word in done.stdout.split()])
