@@ -241,9 +241,9 @@ struct kvf_vllm_producer_spec {
                                           recently used out. As many again by their layout ids. Of either at most
                                           256 MiB, and none that takes a quarter of it */
     int32_t keeps_layers_apart;      /**< 1: layers of one row are not merged where single heads go to places of their
-                                          own in each. Upstream merges them when this rank keeps copies of heads and the
-                                          peer none, and what it then writes lies in wrong layers. Default 0: as
-                                          upstream */
+                                          own in each. Upstream merges them when this rank has a copy of one head and
+                                          the peer has several, and what it then writes lies in wrong layers. Default
+                                          0: as upstream */
 };
 
 /** Fills `spec` with the defaults. `size` is sizeof(struct kvf_vllm_producer_spec) as the caller compiled it. */

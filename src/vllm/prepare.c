@@ -53,7 +53,7 @@ static enum kvf_status expand_remote(const kvf_vllm_producer *producer, struct k
 static enum kvf_status coalesce(const kvf_vllm_producer *producer, const struct kvfi_vllm_ranks *ranks,
                                 struct kvfi_vllm_pairs *pairs, bool covered, struct kvf_error *error)
 {
-    bool places_heads = ranks->total_heads > 1 && ranks->remote_tp_size <= ranks->total_heads;
+    bool places_heads = ranks->remote_tp_size < ranks->total_heads; /* several beside each other */
     int64_t ratio;
     enum kvf_status status = kvfi_vllm_tp_ratio(ranks->tp_size, ranks->remote_tp_size, &ratio, error);
 

@@ -398,6 +398,42 @@ static void test_bytes_are_bounded(void **state)
     kvf_vllm_prepared_release(prepared);
 }
 
+/* Two layers in a row, four heads on eight ranks: merged only where the peer has one head in each of its rows, too. */
+static void test_heads_keep_layers_apart(void **state)
+{
+    static const struct kvf_vllm_layer layers[] = {{.name = "model.layers.0.self_attn", .kind = KVF_VLLM_ATTENTION},
+                                                   {.name = "model.layers.1.self_attn", .kind = KVF_VLLM_ATTENTION}};
+    static const struct {
+        int64_t tp_size;
+        int32_t apart;
+        int64_t pairs;
+    } rows[] = {{1, 0, 1}, {1, 1, 2}, {2, 0, 1}, {2, 1, 2}, {4, 0, 1}, {4, 1, 1}, {8, 1, 1}, {16, 1, 1}};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        int64_t heads = rows[i].tp_size < 4 ? 4 / rows[i].tp_size : 1;
+        struct kvf_vllm_prepared_info info = {.struct_size = sizeof info};
+        kvf_vllm_prepared *prepared;
+        struct pair_kit kit;
+
+        pair_kit_init(&kit);
+        kit.spec.tp_size = 8;
+        kit.spec.total_kv_heads = 4;
+        kit.spec.keeps_layers_apart = rows[i].apart;
+        kit.spec.layers = layers;
+        kit.spec.layer_count = COUNT(layers);
+        kit.peer.tp_size = rows[i].tp_size;
+        for (int64_t layer = 0; layer < 2; layer++) {
+            pair_kit_region(&kit.local, layer, P + (uint64_t)layer * 64, 128, 64);
+            pair_kit_region(&kit.remote, layer, D + (uint64_t)(layer * heads) * 64, 128 * heads, 64 * heads);
+        }
+        prepared = pair_kit_pair(&kit);
+        assert_int_equal(kvf_vllm_prepared_get_info(prepared, &info, NULL), KVF_OK);
+        if (info.pairs != rows[i].pairs) fail_msg("row %zu: %d pairs", i, (int)info.pairs);
+        kvf_vllm_prepared_release(prepared);
+    }
+}
+
 /* Every part of a peer is part of its key. */
 static void test_keys_tell_all_apart(void **state)
 {
@@ -509,6 +545,7 @@ int main(void)
         cmocka_unit_test(test_layout_ids),
         cmocka_unit_test(test_least_recently_used_goes),
         cmocka_unit_test(test_bytes_are_bounded),
+        cmocka_unit_test(test_heads_keep_layers_apart),
         cmocka_unit_test(test_keys_tell_all_apart),
         cmocka_unit_test(test_refuses_what_no_producer_is),
         cmocka_unit_test(test_refuses_missing_arguments),
