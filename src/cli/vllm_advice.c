@@ -81,3 +81,12 @@ const char *vllm_advice(const char *text)
     }
     return "";
 }
+
+const char *vllm_warning(const struct vllm_pair_row *row)
+{
+    return row->misplaces ? "vLLM's producer merges the layers of a row, as shown, and places each head by the merged "
+                            "length: the consumer's cache would be wrong, without an error. kvferry's producer keeps "
+                            "the layers apart. With vLLM, use a KV layout with layers apart (LBHNC, vLLM's \"HND\"), "
+                            "or no more producer ranks than heads."
+                          : "";
+}

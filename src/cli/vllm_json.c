@@ -73,6 +73,8 @@ static json_t *row_json(const struct vllm_pairs *pairs, const struct vllm_pair_r
     json_object_set_new(out, "sends", json_boolean(row->info.sends != 0));
     json_object_set_new(out, "regions", moves_json(row));
     json_object_set_new(out, "requests", costs_json(row));
+    if (vllm_warning(row)[0] != '\0')
+        json_object_set_new(out, "warning", json_string(vllm_warning(row)));
     return out;
 }
 

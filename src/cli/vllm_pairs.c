@@ -40,6 +40,22 @@ static size_t count_met(const struct kvf_vllm_arrays *local, const struct kvf_vl
     return met;
 }
 
+/** Whether vLLM merges layers whose heads go to places of their own: apart, there are more pairs of regions. */
+static bool misplaces_heads(struct kvf_vllm_producer_spec spec, const struct kvf_vllm_peer *peer, int64_t merged)
+{
+    kvf_vllm_producer *planner = NULL;
+    kvf_vllm_prepared *prepared = NULL;
+    struct kvf_vllm_prepared_info info = {.struct_size = sizeof(info), .pairs = merged};
+    struct kvf_error ignored = {.position = -1};
+    spec.keeps_layers_apart = 1;
+    if (kvf_vllm_producer_create(&spec, &planner, &ignored) == KVF_OK &&
+        kvf_vllm_prepare(planner, peer, &prepared, &ignored) == KVF_OK)
+        kvf_vllm_prepared_get_info(prepared, &info, &ignored);
+    kvf_vllm_prepared_release(prepared);
+    kvf_vllm_producer_destroy(planner);
+    return info.pairs != merged;
+}
+
 /** Judges and plans one pair. False without memory. */
 static bool fill_row(struct vllm_pairs *pairs, struct vllm_pair_row *row)
 {
@@ -63,8 +79,10 @@ static bool fill_row(struct vllm_pairs *pairs, struct vllm_pair_row *row)
         return row->status != KVF_ERR_NO_MEMORY;
     }
     row->info.struct_size = sizeof(row->info);
-    return kvf_vllm_prepared_get_info(row->prepared, &row->info, &error) == KVF_OK && vllm_pair_moves(producer, row) &&
-           vllm_pair_costs(pairs, row);
+    if (kvf_vllm_prepared_get_info(row->prepared, &row->info, &error) != KVF_OK)
+        return false;
+    row->misplaces = misplaces_heads(spec, &peer, row->info.pairs);
+    return vllm_pair_moves(producer, row) && vllm_pair_costs(pairs, row);
 }
 
 static size_t count_asked(const struct vllm_pairs *pairs)

@@ -52,6 +52,7 @@ struct vllm_pair_row {
     enum kvf_status status;
     char text[KVF_ERROR_TEXT_BYTES]; /* upstream's, when it is refused */
     kvf_vllm_prepared *prepared;     /* NULL = refused */
+    bool misplaces;                  /* vLLM's producer would write heads into wrong layers, kvferry's does not */
     struct kvf_vllm_prepared_info info;
     size_t local_regions, remote_regions, met; /* before merging; met = the same layer on both sides */
     struct vllm_move *moves;
@@ -88,6 +89,9 @@ bool vllm_pair_costs(const struct vllm_pairs *pairs, struct vllm_pair_row *row);
 
 /** A plain sentence on what to change for one of upstream's texts; "" when there is none. */
 const char *vllm_advice(const char *text);
+
+/** What to know of a pair that is accepted; "" when there is nothing. */
+const char *vllm_warning(const struct vllm_pair_row *row);
 
 /** "TP 1, PP 0". */
 const char *vllm_rank_name(const struct vllm_rank *rank, char *text, size_t bytes);

@@ -191,6 +191,8 @@ static void print_accepted(const struct vllm_pair_row *row, FILE *out)
     else
         print_moves(row, out);
     print_costs(row, out);
+    if (vllm_warning(row)[0] != '\0')
+        print_wrapped("warning", vllm_warning(row), out);
 }
 
 void vllm_pairs_print(const struct vllm_pairs *pairs, FILE *out)

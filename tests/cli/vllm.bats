@@ -101,6 +101,23 @@ json.dump(names["value"], open(sys.argv[2], "w"))' "$@"
     ranks D.json 1 page
     matches vllm-plan-copies vllm plan P.json D.json
 }
+@test "plan: layers of a row that vLLM would mix up" {
+    ranks P.json 8 row
+    ranks D.json 2 row
+    "$kvferry" vllm plan P.json D.json --json >plan.json
+    /usr/bin/python3 -c 'import json
+told = [pair.get("warning", "") for pair in json.load(open("plan.json"))["pairs"]]
+assert len(told) == 8 and all("wrong, without an error" in one for one in told), told'
+    edit P.json P0.json 'value = value[0]'
+    edit D.json D0.json 'value = value[0]'
+    matches vllm-plan-misplaces vllm plan P0.json D0.json
+    ranks D.json 4 row # one head in each: its place is that of all
+    "$kvferry" vllm plan P.json D.json >one
+    ranks P.json 8 page
+    ranks D.json 2 page
+    "$kvferry" vllm plan P.json D.json >apart
+    ! grep -q warning one apart || false
+}
 @test "plan: pipeline stages" {
     ranks P.json 2 page 'rank["tp_rank"], rank["tp_size"], rank["pp_rank"], rank["pp_size"] = 0, 1, r, 2
 for values in rank["regions"].values(): del values[1 - r]'
