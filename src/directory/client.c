@@ -2,7 +2,6 @@
 #include "directory/client.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -16,6 +15,7 @@
 #include "directory/client_state.h"
 #include "layout_json/holdings_json.h"
 #include "sys/clock.h"
+#include "sys/thread.h"
 #include "wire/text.h"
 
 /* ---- open and close ---- */
@@ -29,19 +29,6 @@ static enum kvf_status check_url(const char *url, struct kvf_error *error)
         return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "directory URL \"%.100s\" is not http://HOST:PORT",
                          url ? url : "");
     return KVF_OK;
-}
-
-/** A signal is the application's: this thread takes none. */
-static int start_thread(struct kvfi_directory_client *client)
-{
-    sigset_t all, before;
-    int failed;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    failed = pthread_create(&client->thread, NULL, kvfi_directory_client_run, client);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed;
 }
 
 static void free_client(struct kvfi_directory_client *client)
@@ -79,7 +66,7 @@ enum kvf_status kvfi_directory_client_open(const struct kvfi_directory_client_op
         status = kvfi_fail_memory(error, "a directory client");
         goto done;
     }
-    failed = start_thread(client);
+    failed = kvfi_thread_start(&client->thread, kvfi_directory_client_run, client);
     if (failed != 0) {
         status = kvfi_fail(error, KVF_ERR_SYSTEM, "directory client: no thread: %s", strerror(failed));
         goto done;

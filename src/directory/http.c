@@ -2,7 +2,6 @@
 #include "directory/http.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include "base/error.h"
 #include "directory/exchange.h"
 #include "sys/clock.h"
+#include "sys/thread.h"
 #include "wire/text.h"
 
 #define LONGEST_SLEEP_MS 60000
@@ -361,19 +361,6 @@ static void *run(void *context)
 
 /* ---- open and close ---- */
 
-/** A signal is the application's: this thread takes none. */
-static int start_thread(struct kvfi_http *http)
-{
-    sigset_t all, before;
-    int failed;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    failed = pthread_create(&http->thread, NULL, run, http);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed;
-}
-
 static void free_http(struct kvfi_http *http)
 {
     if (!http) return;
@@ -405,7 +392,7 @@ enum kvf_status kvfi_http_open(struct kvfi_http **out, struct kvf_error *error)
         status = kvfi_fail_memory(error, "an HTTP client");
         goto done;
     }
-    failed = start_thread(http);
+    failed = kvfi_thread_start(&http->thread, run, http);
     if (failed != 0) {
         status = kvfi_fail(error, KVF_ERR_SYSTEM, "HTTP client: no thread: %s", strerror(failed));
         goto done;

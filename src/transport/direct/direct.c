@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -19,6 +18,7 @@
 #include "base/array.h"
 #include "base/error.h"
 #include "sys/clock.h"
+#include "sys/thread.h"
 
 enum { RETRY_NS = 5000000, MAX_EVENTS = 64, MAX_PACKETS = 64 };
 
@@ -269,19 +269,14 @@ static enum kvf_status start_threads(struct kvfi_transport *transport, struct kv
                     : cpus >= 4                             ? (size_t)cpus / 2
                     : cpus >= 2                             ? 2
                                                             : 1;
-    sigset_t all, before;
     int failure = 0;
 
-    /* Signals are the program's; none may land in these threads. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failure = pthread_create(&transport->io_thread, NULL, io_thread, transport);
+    failure = kvfi_thread_start(&transport->io_thread, io_thread, transport);
     transport->io_started = failure == 0;
     while (failure == 0 && transport->copy_started < wanted) {
-        failure = pthread_create(&transport->copy_threads[transport->copy_started], NULL, kvfi_copy_thread, transport);
+        failure = kvfi_thread_start(&transport->copy_threads[transport->copy_started], kvfi_copy_thread, transport);
         transport->copy_started += failure == 0;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return failure == 0 ? KVF_OK : kvfi_fail(error, KVF_ERR_SYSTEM, "%s: thread: %s", transport->scheme->name,
                                              strerror(failure));
 }

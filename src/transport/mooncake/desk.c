@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 #include "base/array.h"
 #include "base/error.h"
 #include "sys/clock.h"
+#include "sys/thread.h"
 #include "transport/mooncake/frame.h"
 
 enum { MAX_EVENTS = 64, ACCEPTS_PER_TURN = 64, READS_PER_TURN = 16, FIRST_BYTES = 4096 };
@@ -282,7 +282,6 @@ enum kvf_status kvfi_moon_desk_open(const struct kvfi_moon_desk_rules *rules, st
     struct kvfi_moon_desk *desk = kvfi_alloc_zeroed(1, sizeof *desk);
     struct epoll_event on_wake = {.events = EPOLLIN}, on_listener = {.events = EPOLLIN};
     enum kvf_status status = KVF_OK;
-    sigset_t all, before;
     int failure;
 
     if (!desk) return kvfi_fail_memory(error, "a handshake server");
@@ -297,10 +296,7 @@ enum kvf_status kvfi_moon_desk_open(const struct kvfi_moon_desk_rules *rules, st
         status = kvfi_fail(error, KVF_ERR_SYSTEM, "mooncake: epoll: %s", strerror(errno));
         goto done;
     }
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failure = pthread_create(&desk->thread, NULL, attend, desk);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    failure = kvfi_thread_start(&desk->thread, attend, desk);
     desk->started = failure == 0;
     if (failure != 0) status = kvfi_fail(error, KVF_ERR_SYSTEM, "mooncake: thread: %s", strerror(failure));
 done:

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -15,6 +14,7 @@
 #include "base/array.h"
 #include "base/error.h"
 #include "sys/clock.h"
+#include "sys/thread.h"
 #include "transport/mooncake/address.h"
 
 enum { MAX_EVENTS = 128, ACCEPTS_PER_TURN = 256, LOOKED_AT = 64 };
@@ -244,7 +244,6 @@ enum kvf_status kvfi_moon_server_open(const struct kvfi_moon_serving *serving, s
 {
     struct kvfi_moon_server *server = kvfi_alloc_zeroed(1, sizeof *server);
     enum kvf_status status = KVF_OK;
-    sigset_t all, before;
     int failure = 0;
 
     if (!server) return kvfi_fail_memory(error, "a data server");
@@ -263,14 +262,10 @@ enum kvf_status kvfi_moon_server_open(const struct kvfi_moon_serving *serving, s
     server->serving.listener = serving->listener;
     for (size_t i = 0; status == KVF_OK && i < server->thread_count; i++)
         status = make_thread(server, &server->threads[i], error);
-    /* Signals are the program's; none may land in these threads. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     for (size_t i = 0; status == KVF_OK && failure == 0 && i < server->thread_count; i++) {
-        failure = pthread_create(&server->threads[i].thread, NULL, serve, &server->threads[i]);
+        failure = kvfi_thread_start(&server->threads[i].thread, serve, &server->threads[i]);
         server->threads[i].started = failure == 0;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failure != 0) status = kvfi_fail(error, KVF_ERR_SYSTEM, "mooncake: thread: %s", strerror(failure));
     if (status == KVF_OK) {
         *out = server;

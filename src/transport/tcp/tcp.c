@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <netdb.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -13,6 +12,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "sys/thread.h"
 #include "transport/tcp/inside.h"
 
 void kvfi_tcp_know_memories(struct kvfi_transport *transport)
@@ -101,20 +101,15 @@ static size_t wanted_threads(const struct kvfi_transport_config *config)
 static enum kvf_status start_threads(struct kvfi_transport *transport, struct kvf_error *error)
 {
     enum kvf_status status = KVF_OK;
-    sigset_t all, before;
     int failure = 0;
 
     for (size_t i = 0; i < transport->thread_count; i++) transport->threads[i].epoll = transport->threads[i].wake = -1;
     for (size_t i = 0; status == KVF_OK && i < transport->thread_count; i++) status = make_thread(transport, i, error);
     if (status != KVF_OK) goto done;
-    /* Signals are the program's; none may land in these threads. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     for (size_t i = 0; failure == 0 && i < transport->thread_count; i++) {
-        failure = pthread_create(&transport->threads[i].thread, NULL, kvfi_tcp_thread, &transport->threads[i]);
+        failure = kvfi_thread_start(&transport->threads[i].thread, kvfi_tcp_thread, &transport->threads[i]);
         transport->threads[i].started = failure == 0;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failure != 0) status = kvfi_fail(error, KVF_ERR_SYSTEM, "tcp: thread: %s", strerror(failure));
 done:
     return status;
