@@ -84,9 +84,14 @@ const char *vllm_advice(const char *text)
 
 const char *vllm_warning(const struct vllm_pair_row *row)
 {
-    return row->misplaces ? "vLLM's producer merges the layers of a row, as shown, and places each head by the merged "
-                            "length: the consumer's cache would be wrong, without an error. kvferry's producer keeps "
-                            "the layers apart. With vLLM, use a KV layout with layers apart (LBHNC, vLLM's \"HND\"), "
-                            "or no more producer ranks than heads."
-                          : "";
+    if (row->falls_short)
+        return "Blocks are longer at the consumer than at the producer, whose cache is taken to be the same on every "
+               "rank, so that nobody checks it: the rest of each block is not written, without an error. Use the same "
+               "block size and KV cache dtype on both sides, and equal TP sizes if heads are cut.";
+    if (row->misplaces)
+        return "vLLM's producer merges the layers of a row, as shown, and places each head by the merged length: the "
+               "consumer's cache would be wrong, without an error. kvferry's producer keeps the layers apart. With "
+               "vLLM, use a KV layout with layers apart (LBHNC, vLLM's \"HND\"), or no more producer ranks than "
+               "heads.";
+    return "";
 }

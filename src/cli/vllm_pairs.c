@@ -40,6 +40,20 @@ static size_t count_met(const struct kvf_vllm_arrays *local, const struct kvf_vl
     return met;
 }
 
+/** Whether blocks that go whole, their lengths unchecked, are shorter than the consumer's: with a latent cache, and
+ *  with copies of heads in a model with recurrent state. */
+static bool falls_short(const struct vllm_rank *producer, const struct vllm_pair_row *row)
+{
+    bool has_state = false, is_short = false;
+    for (size_t g = 0; g < producer->group_count; g++)
+        has_state = has_state || producer->group_kinds[g] == KVF_VLLM_MAMBA;
+    if (!producer->is_mla && !(has_state && producer->tp_size > producer->total_kv_heads))
+        return false;
+    for (size_t i = 0; i < row->move_count; i++)
+        is_short = is_short || row->moves[i].local.kv_block_len < row->moves[i].remote.kv_block_len;
+    return is_short;
+}
+
 /** Whether vLLM merges layers whose heads go to places of their own: apart, there are more pairs of regions. */
 static bool misplaces_heads(struct kvf_vllm_producer_spec spec, const struct kvf_vllm_peer *peer, int64_t merged)
 {
@@ -82,7 +96,10 @@ static bool fill_row(struct vllm_pairs *pairs, struct vllm_pair_row *row)
     if (kvf_vllm_prepared_get_info(row->prepared, &row->info, &error) != KVF_OK)
         return false;
     row->misplaces = misplaces_heads(spec, &peer, row->info.pairs);
-    return vllm_pair_moves(producer, row) && vllm_pair_costs(pairs, row);
+    if (!vllm_pair_moves(producer, row))
+        return false;
+    row->falls_short = falls_short(producer, row);
+    return vllm_pair_costs(pairs, row);
 }
 
 static size_t count_asked(const struct vllm_pairs *pairs)

@@ -52,6 +52,7 @@ struct vllm_pair_row {
     enum kvf_status status;
     char text[KVF_ERROR_TEXT_BYTES]; /* upstream's, when it is refused */
     kvf_vllm_prepared *prepared;     /* NULL = refused */
+    bool falls_short;                /* nobody checks that what is sent fills the consumer's blocks, and it does not */
     bool misplaces;                  /* vLLM's producer would write heads into wrong layers, kvferry's does not */
     struct kvf_vllm_prepared_info info;
     size_t local_regions, remote_regions, met; /* before merging; met = the same layer on both sides */

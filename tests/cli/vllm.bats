@@ -118,6 +118,15 @@ assert len(told) == 8 and all("wrong, without an error" in one for one in told),
     "$kvferry" vllm plan P.json D.json >apart
     ! grep -q warning one apart || false
 }
+@test "plan: blocks of a latent cache that are longer at the consumer" {
+    ranks P.json 1 latent
+    ranks D.json 1 latent '
+for column in "base_addr", "block_len", "kv_block_len", "row_offset":
+    rank["regions"][column] = [2 * one for one in rank["regions"][column]]'
+    matches vllm-plan-short vllm plan P.json D.json
+    "$kvferry" vllm plan P.json P.json >same
+    ! grep -q warning same || false
+}
 @test "plan: pipeline stages" {
     ranks P.json 2 page 'rank["tp_rank"], rank["tp_size"], rank["pp_rank"], rank["pp_size"] = 0, 1, r, 2
 for values in rank["regions"].values(): del values[1 - r]'
