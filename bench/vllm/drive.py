@@ -127,7 +127,7 @@ def waiting(options, folder):
         return
     run(folder / "vllm-waiting")
     run(folder / "vllm-waiting", "--generation", 33)
-    run(folder / "vllm-waiting", "--peers", 50)
+    run(folder / "vllm-waiting", "--peers", 80)
     run(folder / "vllm-waiting", "--pulls", 3000, "--descriptors", 1024)
 
 

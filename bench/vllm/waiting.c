@@ -19,7 +19,7 @@
 
 #include "bench.h"
 
-enum { MOST_PEERS = 64, ALL_DESCRIPTORS = 1 << 20 };
+enum { MOST_PEERS = 128, ALL_DESCRIPTORS = 1 << 20 };
 
 /* ---- all of it ------------------------------------------------------------------------------------------------- */
 
