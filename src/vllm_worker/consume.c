@@ -72,12 +72,15 @@ void kvfi_vllm_consume_sweep(kvf_vllm_worker *worker)
 
 /* ---- made and freed --------------------------------------------------------------------------------------------- */
 
+void kvfi_vllm_consumer_look(kvf_vllm_worker *worker)
+{
+    kvfi_channel_dispatch(worker->consumer->channel, &kvfi_vllm_consumer_dialect, worker);
+}
+
 static void on_ready(void *owner, struct kvfi_watch *watch)
 {
-    kvf_vllm_worker *worker = owner;
-
     (void)watch;
-    kvfi_channel_dispatch(worker->consumer->channel, &kvfi_vllm_consumer_dialect, worker);
+    kvfi_vllm_consumer_look(owner);
 }
 
 /* Half of the process's descriptors are left to others. */

@@ -272,7 +272,12 @@ static void give_up(struct kvfi_vllm_fetch *fetch)
 static void on_timer(void *owner, struct kvfi_timer *timer)
 {
     struct kvfi_vllm_fetch *fetch = KVFI_HOLDER(timer, struct kvfi_vllm_fetch, timer);
+    kvf_vllm_worker *worker = owner;
 
+    if (kvfi_now_ns() < worker->forgiven_until_ns) {
+        kvfi_timer_arm(&worker->loop.timers, timer, worker->forgiven_until_ns);
+        return;
+    }
     if (fetch->state == KVFI_VLLM_FETCH_ASKED)
         give_up(fetch);
     else

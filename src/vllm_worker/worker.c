@@ -12,6 +12,8 @@
 #include "vllm_worker/events.h"
 #include "vllm_worker/options.h"
 
+#define FORGIVEN_NS KVFI_SECOND
+
 /* A producer alone listens for nobody: its memory is not to be read or written from outside. */
 static enum kvf_status open_engine(kvf_vllm_worker *worker, struct kvf_error *error)
 {
@@ -44,11 +46,23 @@ static void before_timers(void *owner)
 
     if (worker->produces)
         kvfi_vllm_sender_look(worker);
+    if (worker->consumes)
+        kvfi_vllm_consumer_look(worker);
+}
+
+/* This process was stopped, or starved: what came meanwhile is still on its way to this thread. */
+static void forgive(void *owner, int64_t late_ns)
+{
+    kvf_vllm_worker *worker = owner;
+
+    (void)late_ns;
+    worker->forgiven_until_ns = kvfi_now_ns() + FORGIVEN_NS;
 }
 
 static enum kvf_status open_parts(kvf_vllm_worker *worker, struct kvf_error *error)
 {
-    static const struct kvfi_loop_hooks hooks = {.before_timers = before_timers};
+    static const struct kvfi_loop_hooks hooks = {.before_timers = before_timers, .stood_still = forgive,
+                                                 .patience_ns = KVFI_SECOND};
     enum kvf_status status = kvfi_loop_init(&worker->loop, worker, &hooks, error);
 
     if (status == KVF_OK)

@@ -48,6 +48,7 @@ struct kvf_vllm_worker {
     bool changing;       /* a call registers, puts to sleep or wakes; it alone ends this. No step is taken */
     bool was_registered; /* of that call: the transfer engine had the memory before */
     bool closed;         /* shutting down: nothing new begins */
+    int64_t forgiven_until_ns; /* this process stood still: until then no peer is said to be silent */
 
     struct kvfi_vllm_writer writer;      /* in place of the transfer engine's; write is NULL without */
     struct kvfi_vllm_sender *sender;     /* NULL unless `produces` */
@@ -129,6 +130,9 @@ enum kvf_status kvfi_vllm_consumer_create(kvf_vllm_worker *worker, struct kvfi_v
                                           struct kvf_error *error);
 /** Frees all. The loop's thread has ended; registry and engine are still open. NULL is fine. */
 void kvfi_vllm_consumer_destroy(kvf_vllm_worker *worker, struct kvfi_vllm_consumer *consumer);
+
+/** Takes what has come of its pulls. */
+void kvfi_vllm_consumer_look(kvf_vllm_worker *worker);
 
 /** Memory and regions are others: what peers acknowledged is forgotten. None of its requests is out. */
 void kvfi_vllm_consumer_on_registered(kvf_vllm_worker *worker);

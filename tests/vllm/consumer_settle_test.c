@@ -11,6 +11,7 @@
 #include <zmq.h>
 
 #include "consumer_kit.h"
+#include "vllm_worker/worker.h"
 
 #define SHORT_NS (200 * KVFI_MS)
 
@@ -284,6 +285,46 @@ static void row_p_restarts_at_its_address(void **state)
     scene_close(&scene); /* close breaks it off */
 }
 
+/* ---- this side stands still ---------------------------------------------------------------------------------------- */
+
+static enum kvf_status stand_still(kvf_vllm_worker *worker, void *argument, struct kvf_error *error)
+{
+    (void)worker;
+    (void)error;
+    zmq_poll(NULL, 0, *(const int *)argument);
+    return KVF_OK;
+}
+
+static void *stand_still_now(void *argument)
+{
+    int ms = 3 * (int)(SHORT_NS / KVFI_MS);
+
+    kvfi_vllm_worker_call(argument, stand_still, &ms, NULL);
+    return NULL;
+}
+
+/* An answer that came while the worker's own thread was kept past the deadline has come in time. */
+static void answer_that_came_counts_before_its_deadline(void **state)
+{
+    struct scene scene;
+    struct ask ask;
+    pthread_t thread;
+
+    (void)state;
+    open_impatient(&scene);
+    dec_pull(&scene.dec, "a", 9, 1);
+    prod_ask(&scene.prod, &ask);
+    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    assert_int_equal(pthread_create(&thread, NULL, stand_still_now, scene.dec.worker), 0);
+    zmq_poll(NULL, 0, (int)(SHORT_NS / KVFI_MS) / 4); /* most often it stands still by now; else the test is easier */
+    prod_finish(&scene.prod, &ask, "a");
+    pthread_join(thread, NULL);
+    dec_event(&scene.dec, KVF_VLLM_EVENT_RECEIVED, "a");
+    dec_collect(&scene.dec, "a", "", "");
+    ask_close(&ask);
+    scene_close(&scene);
+}
+
 /* ---- how failures are told -------------------------------------------------------------------------------------- */
 
 static void tells_failures_by_request_with_several_groups(void **state)
@@ -451,6 +492,7 @@ int main(void)
         cmocka_unit_test(row_p_dies_but_a_data_connection_stands),
         cmocka_unit_test(data_from_another_address_of_its_host),
         cmocka_unit_test(lost_after_the_first_look),
+        cmocka_unit_test(answer_that_came_counts_before_its_deadline),
         cmocka_unit_test(row_p_restarts_at_its_address),
         cmocka_unit_test(tells_failures_by_request_with_several_groups),
         cmocka_unit_test(names_invalid_blocks_once),
