@@ -198,7 +198,7 @@ static void kvferry_crowd(int64_t count)
 static void kvferry_stall(int64_t count)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)},
-                                  .sin_port = htons((uint16_t)atol(strrchr(name, ':') + 1))};
+                                  .sin_port = htons((uint16_t)strtol(strrchr(name, ':') + 1, NULL, 10))};
     for (int64_t i = 0; i < count; i++) {
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0 || send(fd, "\1", 1, 0) != 1)
