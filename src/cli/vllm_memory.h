@@ -62,8 +62,4 @@ int vllm_memory_dump(const struct cli_command *command, const struct vllm_memory
 /** How many guard bytes were overwritten; `where` says where the first is. */
 int64_t vllm_memory_guards(const struct vllm_memory *memory, char *where, size_t bytes);
 
-/** The pattern's bytes of one block: `bytes` from `at` on. */
-void vllm_pattern_block(const char *layer_name, int64_t occurrence, int64_t block, uint32_t seed, uint8_t *at,
-                        int64_t bytes);
-
 #endif

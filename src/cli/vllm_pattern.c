@@ -14,8 +14,9 @@ static uint32_t hash_name(const char *name)
     return hash;
 }
 
-void vllm_pattern_block(const char *layer_name, int64_t occurrence, int64_t block, uint32_t seed, uint8_t *at,
-                        int64_t bytes)
+/** The pattern's bytes of one block: `bytes` from `at` on. */
+static void fill_block(const char *layer_name, int64_t occurrence, int64_t block, uint32_t seed, uint8_t *at,
+                       int64_t bytes)
 {
     uint32_t key = hash_name(layer_name) ^ seed * 2654435761U ^ (uint32_t)occurrence * 2246822507U ^
                    (uint32_t)block * 3266489917U;
@@ -47,7 +48,7 @@ void vllm_memory_paint(const struct vllm_memory *memory, const kvf_vllm_regions 
         uint64_t at = r->base_addr;
         uint8_t *here = NULL;
         while (r->kv_block_len > 0 && (here = vllm_memory_at(memory, at, r->kv_block_len)) != NULL) {
-            vllm_pattern_block(r->layer_name, occurrence, block, seed, here, r->kv_block_len);
+            fill_block(r->layer_name, occurrence, block, seed, here, r->kv_block_len);
             if (r->block_len <= 0)
                 break;
             at += (uint64_t)r->block_len;

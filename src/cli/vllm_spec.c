@@ -16,7 +16,8 @@ static const char *const known[] = {"producer", "pull",  "facts",    "regions", 
                                     "fill",     "dump",  "check",    "requests", "comment", "id",    "family",
                                     "input",    "expect", "note",    "request_hex", NULL};
 
-const json_t *vllm_spec_member(const json_t *root, const char *key)
+/** A member of a SPEC or stored case: beside, or within its `input`. */
+static const json_t *spec_member(const json_t *root, const char *key)
 {
     const json_t *value = json_object_get(root, key);
     return value != NULL ? value : json_object_get(json_object_get(root, "input"), key);
@@ -24,7 +25,7 @@ const json_t *vllm_spec_member(const json_t *root, const char *key)
 
 const json_t *vllm_spec_producers(const struct vllm_spec *spec)
 {
-    return vllm_spec_member(spec->check_root != NULL ? spec->check_root : spec->root, "producer");
+    return spec_member(spec->check_root != NULL ? spec->check_root : spec->root, "producer");
 }
 
 static bool take_timeouts(struct json_take *take, const json_t *object, struct vllm_endpoint *out)
@@ -143,7 +144,7 @@ static bool take_check(struct json_take *up, struct vllm_spec *spec)
 static const json_t *find_rank(struct json_take *take, const json_t *root, const char *member, int64_t rank,
                                char *where, size_t bytes)
 {
-    const json_t *value = vllm_spec_member(root, member);
+    const json_t *value = spec_member(root, member);
     snprintf(where, bytes, "%s", member);
     if (json_is_object(value))
         return value;
@@ -164,7 +165,7 @@ static const json_t *find_rank(struct json_take *take, const json_t *root, const
 /** What of the model a consumer takes from `facts`, or else from the producer beside it. */
 static bool take_facts(struct json_take *take, struct vllm_spec *spec)
 {
-    const json_t *facts = vllm_spec_member(spec->root, "facts"), *other = vllm_spec_producers(spec);
+    const json_t *facts = spec_member(spec->root, "facts"), *other = vllm_spec_producers(spec);
     struct vllm_rank rank;
     vllm_rank_init(&rank);
     if (facts == NULL && json_is_array(other))

@@ -40,9 +40,6 @@ void vllm_spec_fini(struct vllm_spec *spec);
 /** The producers that a consumer's SPEC tells of, or the file that its check names: a rank or a list; NULL = none. */
 const json_t *vllm_spec_producers(const struct vllm_spec *spec);
 
-/** A member of a SPEC or stored case: beside, or within its `input`. */
-const json_t *vllm_spec_member(const json_t *root, const char *key);
-
 /** What a line asks for. */
 enum vllm_line_kind {
     VLLM_LINE_REQUEST,

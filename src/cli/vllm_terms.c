@@ -333,8 +333,3 @@ json_t *vllm_json_u64(uint64_t number)
     snprintf(text, sizeof(text), "0x%" PRIx64, number);
     return json_string(text);
 }
-
-const char *vllm_kind_text(int32_t kind)
-{
-    return kind >= KVF_VLLM_ATTENTION && kind <= KVF_VLLM_CIRCULAR ? kinds[kind - 1] : "nothing known";
-}

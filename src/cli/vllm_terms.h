@@ -59,7 +59,4 @@ void vllm_peer(const struct vllm_rank *rank, struct kvf_vllm_peer *out);
 /** A number as JSON: a text "0x..." above what fits. */
 json_t *vllm_json_u64(uint64_t number);
 
-/** "KVF_VLLM_ATTENTION" as "attention". */
-const char *vllm_kind_text(int32_t kind);
-
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** @file regions.h  Limits of lists of regions, and regions in the caller's own arrays. */
+/** @file regions.h  Limits of lists of regions, and what is asked of their arrays. */
 #ifndef KVFI_VLLM_REGIONS_H
 #define KVFI_VLLM_REGIONS_H
 
@@ -23,10 +23,5 @@ bool kvfi_vllm_arrays_are_there(const struct kvf_vllm_arrays *arrays);
 
 /** Whether two lists of ids are the same. */
 bool kvfi_vllm_ids_equal(const struct kvf_vllm_ids *a, const struct kvf_vllm_ids *b);
-
-/** Fills `items`, as many as the arrays have base addresses, with what the arrays say: names and shared groups point
- *  into the arrays. Refuses as kvf_vllm_regions_expand does. */
-enum kvf_status kvfi_vllm_regions_fill(const struct kvf_vllm_arrays *arrays, const struct kvf_vllm_layer *layers,
-                                       size_t layer_count, struct kvf_vllm_region *items, struct kvf_error *error);
 
 #endif

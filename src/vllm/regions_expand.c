@@ -95,8 +95,10 @@ done:
     return status;
 }
 
-enum kvf_status kvfi_vllm_regions_fill(const struct kvf_vllm_arrays *arrays, const struct kvf_vllm_layer *layers,
-                                       size_t layer_count, struct kvf_vllm_region *items, struct kvf_error *error)
+/* Fills `items`, as many as the arrays have base addresses, with what the arrays say: names and shared groups point
+   into the arrays. */
+static enum kvf_status fill_regions(const struct kvf_vllm_arrays *arrays, const struct kvf_vllm_layer *layers,
+                                    size_t layer_count, struct kvf_vllm_region *items, struct kvf_error *error)
 {
     size_t count = arrays->base_addr_count;
     enum kvf_status status = check_counts(arrays, error);
@@ -143,7 +145,7 @@ enum kvf_status kvf_vllm_regions_expand(const struct kvf_vllm_arrays *arrays, co
         status = kvfi_fail_memory(error, "a list of regions");
         goto done;
     }
-    status = kvfi_vllm_regions_fill(arrays, layers, layer_count, items, error);
+    status = fill_regions(arrays, layers, layer_count, items, error);
     if (status == KVF_OK) status = kvf_vllm_regions_create(items, arrays->base_addr_count, out, error);
 done:
     free(items);

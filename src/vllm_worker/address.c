@@ -49,8 +49,9 @@ static int32_t port_of(const char *text)
     return value >= 1 && value <= 65535 ? (int32_t)value : 0;
 }
 
-enum kvf_status kvfi_vllm_split_host_port(const char *address, char *host, size_t host_bytes, int32_t *port,
-                                          struct kvf_error *error)
+/* Cuts "HOST:PORT" or "[IPV6]:PORT" in two; brackets go. */
+static enum kvf_status split_host_port(const char *address, char *host, size_t host_bytes, int32_t *port,
+                                       struct kvf_error *error)
 {
     const char *start = address, *end, *digits;
     size_t bytes;
@@ -117,7 +118,7 @@ enum kvf_status kvf_vllm_bootstrap_address(const struct kvf_vllm_config *config,
     size_t bytes;
 
     if (config && config->has_bootstrap_server_address)
-        return kvfi_vllm_split_host_port(config->bootstrap_server_address, host, host_bytes, port, error);
+        return split_host_port(config->bootstrap_server_address, host, host_bytes, port, error);
     if (own.local_engines_only) {
         found = "127.0.0.1";
     } else if (own.nodes_within_dp > 1) {

@@ -160,9 +160,7 @@ void kvfi_vllm_order_free(struct kvfi_vllm_order *order);
 
 /* ---- settle.c: wants ------------------------------------------------------------------------------------------- */
 
-/** Ends a want with a sentence, unless it has ended. */
-void kvfi_vllm_want_fail(struct kvfi_vllm_want *want, enum kvf_status status, const char *text);
-/** All wants of an order. */
+/** Ends all wants of an order that have not ended, with a sentence. */
 void kvfi_vllm_order_fail(struct kvfi_vllm_order *order, enum kvf_status status, const char *text);
 /** Feeds the writer of a want at a fetch. `text`: why the want fails, if it does by this. */
 void kvfi_vllm_want_feed(struct kvfi_vllm_want *want, struct kvfi_vllm_fetch *fetch, int kind, enum kvf_status status,

@@ -185,6 +185,13 @@ static enum kvf_status check_room(const kvf_vllm_worker *worker, const struct kv
     return KVF_OK;
 }
 
+static void abandon(struct kvfi_vllm_send_intake *intake)
+{
+    for (size_t i = 0; i < intake->send_count + intake->drop_count; i++)
+        free(intake->room[i]);
+    free(intake);
+}
+
 enum kvf_status kvfi_vllm_sender_prepare(kvf_vllm_worker *worker, const struct kvf_vllm_step *step,
                                          struct kvfi_vllm_send_intake **out, struct kvf_error *error)
 {
@@ -210,18 +217,8 @@ enum kvf_status kvfi_vllm_sender_prepare(kvf_vllm_worker *worker, const struct k
     if (status == KVF_OK)
         *out = intake;
     else
-        kvfi_vllm_sender_abandon(worker, intake);
+        abandon(intake);
     return status;
-}
-
-void kvfi_vllm_sender_abandon(kvf_vllm_worker *worker, struct kvfi_vllm_send_intake *intake)
-{
-    (void)worker;
-    if (intake == NULL)
-        return;
-    for (size_t i = 0; i < intake->send_count + intake->drop_count; i++)
-        free(intake->room[i]);
-    free(intake);
 }
 
 /* ---- a step, second part --------------------------------------------------------------------------------------- */

@@ -135,7 +135,8 @@ void kvfi_vllm_want_step(struct kvfi_vllm_want *want, int kind, int64_t value)
     step(want, &event, "");
 }
 
-void kvfi_vllm_want_fail(struct kvfi_vllm_want *want, enum kvf_status status, const char *text)
+/* Ends a want with a sentence, unless it has ended. */
+static void fail_want(struct kvfi_vllm_want *want, enum kvf_status status, const char *text)
 {
     struct kvfi_life_event event = {.kind = KVFI_TRANSFER_ON_FAIL, .status = status};
 
@@ -146,7 +147,7 @@ void kvfi_vllm_order_fail(struct kvfi_vllm_order *order, enum kvf_status status,
 {
     for (size_t i = 0; i < order->want_count; i++)
         if (order->wants[i] != NULL)
-            kvfi_vllm_want_fail(order->wants[i], status, text);
+            fail_want(order->wants[i], status, text);
 }
 
 /* ---- writers -------------------------------------------------------------------------------------------------- */
@@ -187,7 +188,7 @@ void kvfi_vllm_want_feed(struct kvfi_vllm_want *want, struct kvfi_vllm_fetch *fe
             kvfi_vllm_want_step(want, KVFI_TRANSFER_ON_WRITER_DONE, 0);
             break;
         case KVFI_WRITER_DO_WORD_FAILED:
-            kvfi_vllm_want_fail(want, writer->reason, text);
+            fail_want(want, writer->reason, text);
             break;
         default: /* the protocol knows no cancel, and nothing of this side stands between a peer and the memory */
             break;

@@ -180,7 +180,6 @@ struct kvfi_vllm_send_intake;
 enum kvf_status kvfi_vllm_sender_prepare(kvf_vllm_worker *worker, const struct kvf_vllm_step *step,
                                          struct kvfi_vllm_send_intake **out, struct kvf_error *error);
 void kvfi_vllm_sender_begin(kvf_vllm_worker *worker, struct kvfi_vllm_send_intake *intake);
-void kvfi_vllm_sender_abandon(kvf_vllm_worker *worker, struct kvfi_vllm_send_intake *intake);
 void kvfi_vllm_sender_count_over(kvf_vllm_worker *worker, struct kvfi_vllm_over_counts *counts);
 void kvfi_vllm_sender_take_over(kvf_vllm_worker *worker, struct kvfi_vllm_over_lists *lists);
 /** Requests whose blocks are offered and not over. Whoever lowers it calls kvfi_vllm_worker_changed. */

@@ -41,10 +41,6 @@ struct kvf_vllm_ids answer_ids(struct answer_reader *reader, const json_t *objec
 struct kvf_vllm_ids *answer_id_lists(struct answer_reader *reader, const json_t *object, const char *key,
                                      size_t *count);
 
-/** A value alone, told as `what` when it is wrong. */
-int64_t answer_int_value(struct answer_reader *reader, const json_t *value, const char *what);
-struct kvf_vllm_ids answer_ids_value(struct answer_reader *reader, const json_t *value, const char *what);
-
 /** Regions of eight columns in arrays by name; an array that is empty or missing is missing. */
 struct kvf_vllm_arrays answer_arrays(struct answer_reader *reader, const json_t *object, const char *key);
 

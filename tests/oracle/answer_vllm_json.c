@@ -55,7 +55,8 @@ const json_t *answer_member(struct answer_reader *reader, const json_t *object, 
     return value;
 }
 
-int64_t answer_int_value(struct answer_reader *reader, const json_t *value, const char *what)
+/* A value alone, told as `what` when it is wrong. */
+static int64_t int_value(struct answer_reader *reader, const json_t *value, const char *what)
 {
     if (!json_is_integer(value)) answer_wrong(reader, "%s: expected an integer of 64 bits", what);
     return json_integer_value(value);
@@ -68,18 +69,18 @@ static size_t array_size(struct answer_reader *reader, const json_t *value, cons
     return json_array_size(value);
 }
 
-struct kvf_vllm_ids answer_ids_value(struct answer_reader *reader, const json_t *value, const char *what)
+static struct kvf_vllm_ids ids_value(struct answer_reader *reader, const json_t *value, const char *what)
 {
     size_t count = array_size(reader, value, what);
     int64_t *ids = answer_take(reader, count, sizeof *ids);
 
-    for (size_t i = 0; i < count; i++) ids[i] = answer_int_value(reader, json_array_get(value, i), what);
+    for (size_t i = 0; i < count; i++) ids[i] = int_value(reader, json_array_get(value, i), what);
     return (struct kvf_vllm_ids){ids, count};
 }
 
 int64_t answer_int(struct answer_reader *reader, const json_t *object, const char *key)
 {
-    return answer_int_value(reader, answer_member(reader, object, key), key);
+    return int_value(reader, answer_member(reader, object, key), key);
 }
 
 uint64_t answer_address(struct answer_reader *reader, const json_t *object, const char *key)
@@ -111,7 +112,7 @@ const char *answer_text(struct answer_reader *reader, const json_t *object, cons
 
 struct kvf_vllm_ids answer_ids(struct answer_reader *reader, const json_t *object, const char *key)
 {
-    return answer_ids_value(reader, answer_member(reader, object, key), key);
+    return ids_value(reader, answer_member(reader, object, key), key);
 }
 
 struct kvf_vllm_ids *answer_id_lists(struct answer_reader *reader, const json_t *object, const char *key,
@@ -122,7 +123,7 @@ struct kvf_vllm_ids *answer_id_lists(struct answer_reader *reader, const json_t 
 
     *count = array_size(reader, lists, key);
     out = answer_take(reader, *count, sizeof *out);
-    for (size_t i = 0; i < *count; i++) out[i] = answer_ids_value(reader, json_array_get(lists, i), key);
+    for (size_t i = 0; i < *count; i++) out[i] = ids_value(reader, json_array_get(lists, i), key);
     return out;
 }
 
@@ -132,7 +133,7 @@ static const int64_t *column(struct answer_reader *reader, const json_t *object,
     const json_t *value = json_object_get(object, key);
     struct kvf_vllm_ids ids = {0};
 
-    if (value) ids = answer_ids_value(reader, value, key);
+    if (value) ids = ids_value(reader, value, key);
     *count = ids.count;
     return ids.ids;
 }
@@ -174,19 +175,19 @@ struct kvf_vllm_region *answer_regions(struct answer_reader *reader, const json_
     out = answer_take(reader, *count, sizeof *out);
     for (size_t i = 0; i < *count; i++) {
         const json_t *list = json_array_get(lists, i);
-        int64_t base = answer_int_value(reader, json_array_get(list, 0), "base_addr");
+        int64_t base = int_value(reader, json_array_get(list, 0), "base_addr");
 
         if (json_array_size(list) != 8) answer_wrong(reader, "%s: expected regions of eight values", key);
         if (base < 0) answer_wrong(reader, "base_addr: expected an address");
         out[i] = (struct kvf_vllm_region){
             .base_addr = (uint64_t)base,
-            .block_len = answer_int_value(reader, json_array_get(list, 1), "block_len"),
-            .kv_block_len = answer_int_value(reader, json_array_get(list, 2), "kv_block_len"),
+            .block_len = int_value(reader, json_array_get(list, 1), "block_len"),
+            .kv_block_len = int_value(reader, json_array_get(list, 2), "kv_block_len"),
             .layer_name = text_value(reader, json_array_get(list, 3), "layer_name"),
-            .layer_index = answer_int_value(reader, json_array_get(list, 4), "layer_index"),
-            .group_index = answer_int_value(reader, json_array_get(list, 5), "group_index"),
-            .shared_groups = answer_ids_value(reader, json_array_get(list, 6), "shared_groups"),
-            .row_offset = answer_int_value(reader, json_array_get(list, 7), "row_offset"),
+            .layer_index = int_value(reader, json_array_get(list, 4), "layer_index"),
+            .group_index = int_value(reader, json_array_get(list, 5), "group_index"),
+            .shared_groups = ids_value(reader, json_array_get(list, 6), "shared_groups"),
+            .row_offset = int_value(reader, json_array_get(list, 7), "row_offset"),
         };
     }
     return out;
@@ -221,7 +222,7 @@ struct kvf_vllm_layer *answer_layers(struct answer_reader *reader, const json_t 
 
         out[(*count)++] = (struct kvf_vllm_layer){
             .name = name,
-            .group = group ? answer_int_value(reader, group, groups) : 0,
+            .group = group ? int_value(reader, group, groups) : 0,
             .kind = kind_of(reader, value),
             .is_nvfp4 = json_is_true(json_object_get(value, "nvfp4")),
             .page_bytes = answer_int(reader, value, "page_bytes"),
@@ -230,7 +231,7 @@ struct kvf_vllm_layer *answer_layers(struct answer_reader *reader, const json_t 
     }
     json_object_foreach(by_name, name, value) {
         if (json_object_get(all, name)) continue;
-        out[(*count)++] = (struct kvf_vllm_layer){.name = name, .group = answer_int_value(reader, value, groups)};
+        out[(*count)++] = (struct kvf_vllm_layer){.name = name, .group = int_value(reader, value, groups)};
     }
     return out;
 }

@@ -24,13 +24,15 @@ enum { MAX_EVENTS = 128, ACCEPTS_PER_TURN = 256, LOOKED_AT = 64 };
 
 /* ---- accepting -------------------------------------------------------------------------------------------------- */
 
+static void adopt(struct kvfi_moon_thread *thread, int fd);
+
 static void hand_over(struct kvfi_moon_server *server, int fd)
 {
     struct kvfi_moon_thread *thread = &server->threads[server->turn++ % server->thread_count];
     bool taken;
 
     if (thread == &server->threads[0]) {
-        kvfi_moon_conn_adopt(thread, fd);
+        adopt(thread, fd);
         return;
     }
     pthread_mutex_lock(&thread->lock);
@@ -125,7 +127,7 @@ static void look_at_orders(struct kvfi_moon_thread *thread)
     thread->arrived_count = thread->arrived_capacity = 0;
     thread->revoke = false;
     pthread_mutex_unlock(&thread->lock);
-    for (size_t i = 0; i < count; i++) kvfi_moon_conn_adopt(thread, arrived[i]);
+    for (size_t i = 0; i < count; i++) adopt(thread, arrived[i]);
     free(arrived);
     for (struct kvfi_moon_conn *conn = thread->first; revoke && conn; conn = next) {
         next = conn->next;
@@ -135,7 +137,7 @@ static void look_at_orders(struct kvfi_moon_thread *thread)
 
 /* ---- the threads ------------------------------------------------------------------------------------------------ */
 
-void kvfi_moon_conn_adopt(struct kvfi_moon_thread *thread, int fd)
+static void adopt(struct kvfi_moon_thread *thread, int fd)
 {
     const struct kvfi_moon_serving *serving = &thread->server->serving;
     int64_t share = serving->max_connections / (int64_t)thread->server->thread_count;

@@ -105,7 +105,6 @@ struct kvfi_moon_server {
     bool told_of_limit;
 };
 
-void kvfi_moon_conn_adopt(struct kvfi_moon_thread *thread, int fd);
 void kvfi_moon_conn_close(struct kvfi_moon_conn *conn, const char *why);
 void kvfi_moon_conn_ready(struct kvfi_moon_conn *conn, uint32_t events);
 bool kvfi_moon_conn_is_idle(const struct kvfi_moon_conn *conn);
