@@ -1,6 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Lives of requests between kvferry's workers and the Python peer: waiting, batches, failures, deaths, restarts."""
+import signal
+import time
 import unittest
 
 import numpy
@@ -303,6 +305,24 @@ class Consuming(Case):
         rank.ask(lambda: rank.router.send_multipart(list(kept[0])))
         worker.event("settled", req_id=move.d_req)
         self.assertFalse(worker.all("received", req_id=move.d_req))
+
+    def test_a_consumer_that_was_stopped(self):
+        """What came while its process was stopped, past all deadlines, came in time."""
+        producers, consumers = self.sides(**IMPATIENT)
+        rank, worker, kept = producers.ranks[0], consumers.ranks[0], []
+        rank.say = lambda identity, data: kept.append((identity, data)) or []
+        move = self.plan(producers, consumers)
+        producers.offer(move)
+        consumers.request(producers, move)
+        while not kept:  # until its bytes are there; the case has a time limit
+            time.sleep(0.01)
+        worker.popen.send_signal(signal.SIGSTOP)
+        rank.ask(lambda: rank.router.send_multipart(list(kept[0])))
+        time.sleep(IMPATIENT["abort_timeout_s"] + IMPATIENT["slack_s"] + 1.5)
+        worker.popen.send_signal(signal.SIGCONT)
+        consumers.success(move)
+        rank.say = lambda identity, data: [data]
+        self.good(producers, consumers, move)
 
     def test_answers_that_are_doubled(self):
         producers, consumers = self.sides(src={"tp": 2})
