@@ -136,7 +136,7 @@ static enum kvf_status finish(struct reader *reader, struct kvfi_vllm_topology_o
     size_t count = 0;
 
     if (!engines) return kvfi_fail_memory(reader->error, "a registry's answer");
-    qsort(reader->entries, reader->entry_count, sizeof *reader->entries, by_id);
+    if (reader->entry_count > 0) qsort(reader->entries, reader->entry_count, sizeof *reader->entries, by_id);
     for (size_t i = 0; i < reader->entry_count; i++) {
         const struct kvfi_vllm_engine *engine = reader->entries[i].engine;
 
