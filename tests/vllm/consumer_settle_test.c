@@ -285,7 +285,7 @@ static void row_p_restarts_at_its_address(void **state)
     scene_close(&scene); /* close breaks it off */
 }
 
-/* ---- this side stands still ---------------------------------------------------------------------------------------- */
+/* ---- this side stands still ------------------------------------------------------------------------------------- */
 
 static enum kvf_status stand_still(kvf_vllm_worker *worker, void *argument, struct kvf_error *error)
 {
