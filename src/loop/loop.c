@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "sys/clock.h"
+#include "sys/thread.h"
 
 /* ---- commands ---------------------------------------------------------------------------------------------- */
 
@@ -211,7 +212,7 @@ void kvfi_loop_fini(struct kvfi_loop *loop)
 
 enum kvf_status kvfi_loop_start(struct kvfi_loop *loop, struct kvf_error *error)
 {
-    int code = pthread_create(&loop->thread, NULL, progress_main, loop);
+    int code = kvfi_thread_start(&loop->thread, progress_main, loop);
 
     if (code != 0)
         return kvfi_fail(error, KVF_ERR_SYSTEM, "cannot start the progress thread: %s", strerror(code));

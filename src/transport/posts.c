@@ -12,6 +12,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "sys/thread.h"
 
 /* ---- whose turn it is ------------------------------------------------------------------------------------------- */
 
@@ -26,7 +27,7 @@ static int add_thread(struct kvfi_posts *posts)
     thread->posts = posts;
     thread->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (thread->wake_fd < 0) return errno;
-    failure = pthread_create(&thread->thread, NULL, post_thread, thread);
+    failure = kvfi_thread_start(&thread->thread, post_thread, thread);
     if (failure == 0) posts->thread_count++;
     else close(thread->wake_fd);
     return failure;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "sys/thread.h"
 
 static void *watch(void *argument)
 {
@@ -49,7 +50,7 @@ enum kvf_status kvfi_watcher_open(struct kvfi_watcher *watcher, const char *name
     watcher->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (watcher->epoll < 0 || watcher->wake < 0 || kvfi_watcher_add(watcher, watcher->wake, 0, error) != KVF_OK)
         return kvfi_fail(error, KVF_ERR_SYSTEM, "%s: epoll, eventfd: %s", name, strerror(errno));
-    failure = pthread_create(&watcher->thread, NULL, watch, watcher);
+    failure = kvfi_thread_start(&watcher->thread, watch, watcher);
     watcher->started = failure == 0;
     return failure == 0 ? KVF_OK
                         : kvfi_fail(error, KVF_ERR_SYSTEM, "%s: cannot start a thread: %s", name, strerror(failure));

@@ -11,6 +11,7 @@
 #include "base/array.h"
 #include "base/error.h"
 #include "loop/table.h"
+#include "sys/thread.h"
 
 struct name {
     struct name *next;
@@ -162,23 +163,18 @@ static void *run(void *argument)
 
 static enum kvf_status start(struct kvfi_vllm_lookup *lookup, struct kvf_error *error)
 {
-    pthread_attr_t attributes;
     pthread_t thread;
     int cause;
 
     if (lookup->started)
         return KVF_OK;
-    cause = pthread_attr_init(&attributes);
-    if (cause == 0) {
-        atomic_fetch_add(&lookup->shared->holders, 1);
-        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-        cause = pthread_create(&thread, &attributes, run, lookup->shared);
-        pthread_attr_destroy(&attributes);
-        if (cause != 0)
-            leave(lookup->shared);
-    }
-    if (cause != 0)
+    atomic_fetch_add(&lookup->shared->holders, 1);
+    cause = kvfi_thread_start(&thread, run, lookup->shared);
+    if (cause != 0) {
+        leave(lookup->shared);
         return kvfi_fail(error, KVF_ERR_SYSTEM, "a thread that looks up host names: %s", strerror(cause));
+    }
+    pthread_detach(thread);
     lookup->started = true;
     return KVF_OK;
 }

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "loop/table.h"
 #include "sys/clock.h"
+#include "sys/thread.h"
 
 /* The batches of one peer. There is one while any is queued or under way. */
 struct lane {
@@ -210,7 +211,7 @@ static enum kvf_status start_thread(struct kvfi_vllm_writers *writers, struct kv
         return kvfi_fail_memory(error, "a writing thread");
     thread->writers = writers;
     thread->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    failure = thread->wake_fd < 0 ? errno : pthread_create(&thread->thread, NULL, write_batches, thread);
+    failure = thread->wake_fd < 0 ? errno : kvfi_thread_start(&thread->thread, write_batches, thread);
     if (failure != 0) {
         if (thread->wake_fd >= 0)
             close(thread->wake_fd);
