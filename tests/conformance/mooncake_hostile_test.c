@@ -187,6 +187,41 @@ static void test_stalled_requests(void **state)
     kvf_mooncake_close(engine);
 }
 
+/* A large body that trickles is no stall, though its pieces wake nobody; once nothing more comes, it is one. */
+static void test_slow_bodies(void **state)
+{
+    enum { PIECE = 4096, PAUSE_MS = 120 };
+    struct kvf_mooncake_options options = options_of(300);
+    const uint64_t base = (uint64_t)(uintptr_t)memory;
+    kvf_mooncake *engine = open_engine(&options);
+    uint8_t header[KVFI_MOON_HEADER_BYTES], answer[64];
+    static unsigned char body[MEMORY_BYTES];
+    int slow = dial(kvf_mooncake_data_port(engine)), stalled = dial(kvf_mooncake_data_port(engine));
+    uint32_t code = 99;
+
+    (void)state;
+    memset(body, 0x33, sizeof body);
+    put_header(header, KVFI_MOON_WRITE_2, base, MEMORY_BYTES);
+    tell(slow, header, sizeof header);
+    tell(stalled, header, sizeof header);
+    tell(stalled, body, MEMORY_BYTES / 2);
+    for (size_t at = 0; at < MEMORY_BYTES; at += PIECE) {
+        assert_int_equal(poll(NULL, 0, PAUSE_MS), 0);
+        tell(slow, body + at, PIECE);
+    }
+    assert_int_equal(read_to_end(slow, answer, KVFI_MOON_STATUS_BYTES), KVFI_MOON_STATUS_BYTES);
+    assert_true(kvfi_moon_parse_status(answer, &code));
+    assert_int_equal(code, KVFI_MOON_ACCEPTED);
+    assert_int_equal(read_to_end(stalled, answer, sizeof answer), 0);
+    put_header(header, KVFI_MOON_READ_2, base, 8); /* small ones wake it again */
+    tell(slow, header, sizeof header);
+    assert_int_equal(read_to_end(slow, answer, 16), 16);
+    assert_memory_equal(answer + 8, body, 8);
+    close(slow);
+    close(stalled);
+    kvf_mooncake_close(engine);
+}
+
 /* A buffer whose request hangs is given up after the timeout; its connection goes, the engine lives. */
 static void test_unregistering(void **state)
 {
@@ -653,8 +688,9 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_requests), cmocka_unit_test(test_mixed_requests),
-        cmocka_unit_test(test_stalled_requests), cmocka_unit_test(test_unregistering),
-        cmocka_unit_test(test_too_many_connections), cmocka_unit_test(test_bad_handshakes),
+        cmocka_unit_test(test_stalled_requests), cmocka_unit_test(test_slow_bodies),
+        cmocka_unit_test(test_unregistering), cmocka_unit_test(test_too_many_connections),
+        cmocka_unit_test(test_bad_handshakes),
         cmocka_unit_test(test_stalled_handshakes), cmocka_unit_test(test_notifies_are_bounded),
         cmocka_unit_test(test_no_descriptors), cmocka_unit_test(test_closing_peers),
         cmocka_unit_test(test_bad_answers), cmocka_unit_test(test_reset_amid_others),

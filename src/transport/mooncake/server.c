@@ -106,7 +106,7 @@ static void look_at_deadlines(struct kvfi_moon_thread *thread, int64_t now_ns)
 
     for (struct kvfi_moon_conn *conn = thread->first; conn; conn = next) {
         next = conn->next;
-        if (conn->deadline_ns != 0 && conn->deadline_ns <= now_ns) kvfi_moon_conn_close(conn, "stalled");
+        if (conn->deadline_ns != 0 && conn->deadline_ns <= now_ns) kvfi_moon_conn_overdue(conn);
     }
 }
 

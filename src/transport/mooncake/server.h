@@ -67,6 +67,7 @@ struct kvfi_moon_conn {
     char *body;
     uint64_t body_left;
     bool many;                       /* requests have been small: fill the stage */
+    int wake_bytes;                  /* it is readable once so many are there; 0 = never set, so 1 */
     struct kvfi_moon_reply *replies; /* ring of KVFI_MOON_REPLIES; NULL until the first */
     size_t reply_first, reply_count;
     uint64_t reply_sent;             /* bytes of the first one that went out */
@@ -107,6 +108,8 @@ struct kvfi_moon_server {
 
 void kvfi_moon_conn_close(struct kvfi_moon_conn *conn, const char *why);
 void kvfi_moon_conn_ready(struct kvfi_moon_conn *conn, uint32_t events);
+/** Its deadline has passed: reads what has come without waking anybody, or closes it. */
+void kvfi_moon_conn_overdue(struct kvfi_moon_conn *conn);
 bool kvfi_moon_conn_is_idle(const struct kvfi_moon_conn *conn);
 bool kvfi_moon_conn_touches_revoked(const struct kvfi_moon_conn *conn);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,7 +16,8 @@ enum {
     SMALL_BYTES = 32768, /* bodies below come in through the stage, many at a time */
     TURN_BYTES = 8388608, /* read from one connection before others have their turn */
     REPLY_PIECES = 128,
-    UNTOLD_BYTES = 1048576 /* written bytes whose status may wait for more input */
+    UNTOLD_BYTES = 1048576, /* written bytes whose status may wait for more input */
+    WAKE_BYTES = 2097152 /* of a body that this thread may sleep through */
 };
 
 #define DRAIN_BYTES (UINT64_C(64) << 20)
@@ -101,6 +103,15 @@ static void wait_for(struct kvfi_moon_conn *conn, uint32_t events)
     if (events == conn->events) return;
     conn->events = events;
     epoll_ctl(conn->thread->epoll, EPOLL_CTL_MOD, conn->fd, &event);
+}
+
+/* Sleeps until a large body is there, or much of it: being woken for every piece costs more than the piece. */
+static void wait_for_much(struct kvfi_moon_conn *conn)
+{
+    int wanted = conn->body_left < SMALL_BYTES ? 1 : conn->body_left < WAKE_BYTES ? (int)conn->body_left : WAKE_BYTES;
+
+    if (wanted == conn->wake_bytes || (wanted == 1 && conn->wake_bytes == 0)) return;
+    if (setsockopt(conn->fd, SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted) == 0) conn->wake_bytes = wanted;
 }
 
 /* ---- replies ---------------------------------------------------------------------------------------------------- */
@@ -379,6 +390,7 @@ static void settle(struct kvfi_moon_conn *conn, bool moved)
 {
     bool inside = conn->head_bytes > 0 || conn->body_left > 0 || conn->reply_count > 0 || conn->held;
 
+    wait_for_much(conn);
     if (conn->reply_count == 0 && conn->refused) {
         if (conn->refused_aloud) begin_draining(conn);
         else kvfi_moon_conn_close(conn, "refused");
@@ -392,6 +404,14 @@ static void settle(struct kvfi_moon_conn *conn, bool moved)
     else if (moved || conn->deadline_ns == 0)
         set_deadline(conn, kvfi_now_ns() + conn->thread->server->serving.progress_timeout_ns);
     wait_for(conn, (wants_input(conn) ? EPOLLIN : 0) | (conn->reply_count > 0 ? EPOLLOUT : 0));
+}
+
+void kvfi_moon_conn_overdue(struct kvfi_moon_conn *conn)
+{
+    int there = 0;
+
+    if (conn->wake_bytes > 1 && ioctl(conn->fd, FIONREAD, &there) == 0 && there > 0) kvfi_moon_conn_ready(conn, EPOLLIN);
+    else kvfi_moon_conn_close(conn, "stalled");
 }
 
 void kvfi_moon_conn_ready(struct kvfi_moon_conn *conn, uint32_t events)
