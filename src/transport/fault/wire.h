@@ -27,6 +27,14 @@ static inline bool kvfi_wire_may_corrupt(const struct kvfi_wire_fault *wire)
     return wire && atomic_load(&wire->corrupt) > 0;
 }
 
+/** How many bytes may go out in one call, so that a cut falls inside of what is sent; INT64_MAX without one. */
+static inline int64_t kvfi_wire_room(const struct kvfi_wire_fault *wire)
+{
+    int64_t left = wire ? atomic_load(&wire->cut_after) : -1;
+
+    return left < 0 ? INT64_MAX : left + 1;
+}
+
 /** Counts sent bytes. True, once, when the connection is to be cut now. */
 static inline bool kvfi_wire_cuts(struct kvfi_wire_fault *wire, int64_t bytes)
 {

@@ -123,6 +123,19 @@ static size_t corrupt(const struct kvfi_moon_pipe *pipe, struct kvfi_wire_fault 
     return count;
 }
 
+/* Shortens the list to `room` bytes. */
+static size_t shorten(struct iovec *pieces, size_t count, int64_t room)
+{
+    for (size_t i = 0; i < count; i++) {
+        if ((uint64_t)room <= pieces[i].iov_len) {
+            pieces[i].iov_len = (size_t)room;
+            return i + 1;
+        }
+        room -= (int64_t)pieces[i].iov_len;
+    }
+    return count;
+}
+
 bool kvfi_moon_pipe_send(struct kvfi_moon_pipe *pipe, int fd, struct kvfi_moon_job *job)
 {
     bool moved = false;
@@ -134,8 +147,10 @@ bool kvfi_moon_pipe_send(struct kvfi_moon_pipe *pipe, int fd, struct kvfi_moon_j
         ssize_t sent;
 
         message.msg_iovlen = list_pieces(pipe, job->is_write, pieces);
-        if (job->wire)
+        if (job->wire) {
             message.msg_iovlen = corrupt(pipe, job->wire, pieces, (size_t)message.msg_iovlen, &flipped);
+            message.msg_iovlen = shorten(pieces, (size_t)message.msg_iovlen, kvfi_wire_room(job->wire));
+        }
         sent = sendmsg(fd, &message, MSG_NOSIGNAL);
         if (sent >= 0) {
             account(pipe, job->is_write, (uint64_t)sent);

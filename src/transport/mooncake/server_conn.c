@@ -410,8 +410,10 @@ void kvfi_moon_conn_overdue(struct kvfi_moon_conn *conn)
 {
     int there = 0;
 
-    if (conn->wake_bytes > 1 && ioctl(conn->fd, FIONREAD, &there) == 0 && there > 0) kvfi_moon_conn_ready(conn, EPOLLIN);
-    else kvfi_moon_conn_close(conn, "stalled");
+    if (conn->wake_bytes > 1 && ioctl(conn->fd, FIONREAD, &there) == 0 && there > 0)
+        kvfi_moon_conn_ready(conn, EPOLLIN);
+    else
+        kvfi_moon_conn_close(conn, "stalled");
 }
 
 void kvfi_moon_conn_ready(struct kvfi_moon_conn *conn, uint32_t events)
