@@ -35,7 +35,7 @@ struct model {
     int64_t group_of[MOST_LAYERS];
     bool recurrent[MOST_GROUPS];
     int64_t state_bytes;             /* of one layer and all heads */
-    char names[MOST_LAYERS][32];
+    char names[MOST_LAYERS][40];
 };
 
 /** One layer's cache on one rank. */
