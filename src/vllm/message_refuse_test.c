@@ -289,6 +289,7 @@ static void refuses_replies(void **state)
 static void does_not_send_what_peers_refuse(void **state)
 {
     static const char *const bad = "\xff", *const good = "a";
+    const char *const good_and_bad[] = {good, bad};
     const struct kvfi_vllm_wanted wanted[] = {{bad, good, NULL, 0}, {good, bad, NULL, 0}, {good, NULL, NULL, 0}};
     const struct kvfi_vllm_reply replies[] = {
         {.verdict = 4}, {.verdict = -1}, {.ok_reqs = &bad, .ok_count = 1}, {.err_reqs = &bad, .err_count = 1}};
@@ -312,7 +313,7 @@ static void does_not_send_what_peers_refuse(void **state)
         if (i == 5) peer.regions.group_index_count = 1;
         if (i == 6) peer.regions.shared_group_count = 1;
         if (i == 7) peer.regions.row_offset_count = 1;
-        if (i == 8) peer.regions.layer_names = (const char *const[]){good, bad};
+        if (i == 8) peer.regions.layer_names = good_and_bad;
         if (kvfi_vllm_asker_init(&asker, &peer, NULL) != KVF_ERR_INVALID_ARGUMENT) fail_msg("row %d", i);
     }
     assert_null(asker.bytes);
