@@ -12,7 +12,7 @@
  *  Threads: every function may be called from any thread, several at once; kvf_mooncake_close must be the last call.
  *  Transfers are made by the calling thread and block it until they have ended; other threads serve peers.
  *  A `timeout_ns` is how long the call may take; it must be above 0. Host names (not numbers) are looked up by the
- *  system's resolver, whose own time limits apply.
+ *  system's resolver within that time.
  */
 #ifndef KVFERRY_MOONCAKE_H
 #define KVFERRY_MOONCAKE_H
@@ -107,12 +107,66 @@ KVF_API enum kvf_status kvf_mooncake_register(kvf_mooncake *engine, const struct
 KVF_API enum kvf_status kvf_mooncake_unregister(kvf_mooncake *engine, const uint64_t *addresses, size_t count,
                                                 int64_t timeout_ns, struct kvf_error *error);
 
+/* ---- guards -------------------------------------------------------------------------------------------------- */
+
+/** A guard over blocks of registered memory: peers write a block only while it is granted, and read none at all.
+ *
+ *  The protocol says neither who writes nor for which request. Without a guard a peer that is late, or wrong, writes
+ *  over blocks that have long been given to another request. A guard also counts the bytes that arrive, so that "all
+ *  is written" can be checked against what did come.
+ *
+ *  One guard is over arrays that share block numbers: block `i` of every grid is granted with the others. Several
+ *  guards may lie over the same memory; a write needs one of them.
+ *  Valid until kvf_mooncake_guard_close, or until the engine closes. */
+typedef struct kvf_mooncake_guard kvf_mooncake_guard;
+
+/** Where the blocks of one array lie: block `i` is the `block_bytes` bytes at `address + i * stride_bytes`. */
+struct kvf_mooncake_grid {
+    uint64_t address;      /**< of block 0 */
+    int64_t stride_bytes;  /**< from a block to the next: at least block_bytes, unless there is one block only */
+    int64_t block_bytes;   /**< above 0 */
+};
+
+/** Guards blocks. All buffers in which one of them lies, registered now or later, are guarded from now on: a request
+ *  of a peer that reads there, or writes anything that is not granted, is refused. They stay so until they are
+ *  unregistered, also after the guard was closed.
+ *  @param grids        copied; any order. Those of one guard do not overlap. They may reach past registered memory
+ *                      (such blocks cannot be written then)
+ *  @param block_count  blocks 0 to block_count - 1; 2^31 - 1 at most
+ *  @param out          returned to the caller
+ *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT naming the grid; KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY */
+KVF_API enum kvf_status kvf_mooncake_guard_open(kvf_mooncake *engine, const struct kvf_mooncake_grid *grids,
+                                                size_t grid_count, int64_t block_count, kvf_mooncake_guard **out,
+                                                struct kvf_error *error);
+
+/** Grants blocks, all or none. Grants of a block are counted; with the first one its bytes are counted from 0.
+ *  @return KVF_OK; KVF_ERR_OUT_OF_RANGE naming the block; KVF_ERR_LIMIT: granted 65,535 times; KVF_ERR_NO_MEMORY */
+KVF_API enum kvf_status kvf_mooncake_guard_grant(kvf_mooncake_guard *guard, const int64_t *blocks, size_t count,
+                                                 struct kvf_error *error);
+
+/** Takes grants back, all or none. No request that would touch a block without a grant begins any more; the call waits
+ *  for those that had begun, and after `timeout_ns` (0: at once) their connections are closed. When it returns
+ *  KVF_OK, no peer touches those blocks.
+ *  @return KVF_OK; KVF_ERR_OUT_OF_RANGE, KVF_ERR_NOT_FOUND naming a block that is none or not granted */
+KVF_API enum kvf_status kvf_mooncake_guard_revoke(kvf_mooncake_guard *guard, const int64_t *blocks, size_t count,
+                                                  int64_t timeout_ns, struct kvf_error *error);
+
+/** Bytes that have arrived in these blocks, in all grids together, each since it was granted. What is written twice
+ *  counts twice: fewer than expected means for certain that bytes are missing.
+ *  @return KVF_OK; KVF_ERR_OUT_OF_RANGE naming the block */
+KVF_API enum kvf_status kvf_mooncake_guard_count(kvf_mooncake_guard *guard, const int64_t *blocks, size_t count,
+                                                 int64_t *bytes, struct kvf_error *error);
+
+/** Revokes all, as kvf_mooncake_guard_revoke does with a `timeout_ns` of 0, and frees. NULL is fine. */
+KVF_API void kvf_mooncake_guard_close(kvf_mooncake_guard *guard);
+
 /* ---- peers --------------------------------------------------------------------------------------------------- */
 
 /** Opens a peer's segment: fetches its descriptor, unless it was opened before. A segment of any protocol opens; only
  *  those with TCP can be read and written.
  *  @param name     "HOST:PORT", "[V6]:PORT", or "HOST" for port 12001
- *  @param segment  its number, 1 and up, the same for the same name; valid until close
+ *  @param segment  its number, 1 and up, the same for the same name; valid until it was
+ *                  closed as often as it was opened
  *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_UNREACHABLE; KVF_ERR_PEER_LOST: it closed without an answer;
  *          KVF_ERR_PROTOCOL, KVF_ERR_PARSE, KVF_ERR_LIMIT: what came back; KVF_ERR_TIMEOUT; KVF_ERR_NO_MEMORY;
  *          KVF_ERR_SYSTEM */
@@ -123,6 +177,11 @@ KVF_API enum kvf_status kvf_mooncake_open_segment(kvf_mooncake *engine, const ch
  *  failed. @return as kvf_mooncake_open_segment, and KVF_ERR_NOT_FOUND */
 KVF_API enum kvf_status kvf_mooncake_refresh_segment(kvf_mooncake *engine, int64_t segment, int64_t timeout_ns,
                                                      struct kvf_error *error);
+
+/** Closes a segment that was opened as often as it is closed: its descriptor and connections are freed once no call and
+ *  no batch uses it. Its number is not used again. Engines that write to peers which come and go should do it.
+ *  @return KVF_OK; KVF_ERR_NOT_FOUND */
+KVF_API enum kvf_status kvf_mooncake_close_segment(kvf_mooncake *engine, int64_t segment, struct kvf_error *error);
 
 /** What a peer publishes. */
 struct kvf_mooncake_segment_info {
@@ -196,6 +255,72 @@ KVF_API enum kvf_status kvf_mooncake_write(kvf_mooncake *engine, int64_t segment
 KVF_API enum kvf_status kvf_mooncake_read(kvf_mooncake *engine, int64_t segment,
                                           const struct kvf_mooncake_range *ranges, size_t count, uint64_t flags,
                                           int64_t timeout_ns, uint8_t *outcomes, struct kvf_error *error);
+
+/* ---- batches ------------------------------------------------------------------------------------------------- */
+
+/** A transfer that goes on while its caller does other things. Free with kvf_mooncake_batch_free, before the engine is
+ *  closed. Any thread. */
+typedef struct kvf_mooncake_batch kvf_mooncake_batch;
+
+/** What a batch does. */
+enum kvf_mooncake_operation {
+    KVF_MOONCAKE_WRITE = 0,
+    KVF_MOONCAKE_READ = 1
+};
+
+/** What to move. */
+struct kvf_mooncake_batch_spec {
+    size_t struct_size;            /**< set by kvf_mooncake_batch_spec_init */
+    int64_t segment;
+    int32_t operation;             /**< enum kvf_mooncake_operation; default KVF_MOONCAKE_WRITE */
+    const struct kvf_mooncake_range *ranges; /**< copied */
+    size_t range_count;
+    uint64_t flags;                /**< enum kvf_mooncake_transfer_flag; default 0 */
+    int64_t timeout_ns;            /**< from submit on; default 60 s */
+    const char *notify_name;       /**< copied; default NULL. Else this notify is sent to the peer once all ranges are */
+    const char *notify_message;    /**< DONE, and the batch fails when that fails */
+};
+
+/** How far a batch is. */
+struct kvf_mooncake_progress {
+    size_t struct_size;            /**< set by the caller to sizeof(struct kvf_mooncake_progress) */
+    int32_t ended;                 /**< 1: nothing moves any more */
+    enum kvf_status status;        /**< once it has ended: as kvf_mooncake_write returns it, KVF_ERR_CANCELLED, or as
+                                        kvf_mooncake_notify; before: KVF_ERR_AGAIN */
+    int64_t range_count, done, failed, in_doubt; /**< ranges; before it has ended those that have ended so far */
+    int64_t done_bytes;
+};
+
+/** Fills `spec` with the defaults. */
+KVF_API void kvf_mooncake_batch_spec_init(struct kvf_mooncake_batch_spec *spec, size_t size);
+
+/** Begins a batch and returns. Batches to different peers do not wait for each other, also when peers stall; those to
+ *  one peer begin in the order of submit, and several may be under way.
+ *  Local memory is borrowed until the batch has ended, or kvf_mooncake_batch_free returns.
+ *  @param out  returned to the caller
+ *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NOT_FOUND; KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY; KVF_ERR_SYSTEM */
+KVF_API enum kvf_status kvf_mooncake_submit(kvf_mooncake *engine, const struct kvf_mooncake_batch_spec *spec,
+                                            kvf_mooncake_batch **out, struct kvf_error *error);
+
+/** Writes how far it is; does not block. @return KVF_OK; KVF_ERR_INVALID_ARGUMENT (struct_size) */
+KVF_API enum kvf_status kvf_mooncake_batch_get_progress(kvf_mooncake_batch *batch, struct kvf_mooncake_progress *out,
+                                                        struct kvf_error *error);
+
+/** Waits up to `timeout_ns` (0: not at all) for the end.
+ *  @param outcomes  NULL, or room for range_count of enum kvf_mooncake_outcome, written when the batch has ended
+ *  @return KVF_ERR_AGAIN: it goes on; else its status, and `error` says what kvf_mooncake_write would */
+KVF_API enum kvf_status kvf_mooncake_batch_wait(kvf_mooncake_batch *batch, int64_t timeout_ns, uint8_t *outcomes,
+                                                struct kvf_error *error);
+
+/** A descriptor that is readable once the batch has ended, for poll and the like; the batch's, not to be read or
+ *  closed. -1: there are no more descriptors. */
+KVF_API int kvf_mooncake_batch_event_fd(kvf_mooncake_batch *batch);
+
+/** Asks a batch to end soon; ranges that were written in part are in doubt. Does not wait. */
+KVF_API void kvf_mooncake_batch_cancel(kvf_mooncake_batch *batch);
+
+/** Cancels, waits until no local memory is touched any more, frees. NULL is fine. */
+KVF_API void kvf_mooncake_batch_free(kvf_mooncake_batch *batch);
 
 /* ---- notifies ------------------------------------------------------------------------------------------------ */
 
