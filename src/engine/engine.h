@@ -17,9 +17,9 @@
 #include "kvferry/engine.h"
 #include "loop/events.h"
 #include "loop/loop.h"
-#include "loop/table.h"
 #include "sys/clock.h"
 #include "sys/log.h"
+#include "sys/table.h"
 #include "transport/transport.h"
 #include "wire/messages.h"
 

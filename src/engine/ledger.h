@@ -7,8 +7,8 @@
 #ifndef KVFI_ENGINE_LEDGER_H
 #define KVFI_ENGINE_LEDGER_H
 
-#include "loop/table.h"
 #include "kvferry/engine.h"
+#include "sys/table.h"
 
 enum {
     KVFI_LEDGER_ENDED = 1024,     /* ended entries that are remembered */

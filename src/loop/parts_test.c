@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of a loop that stand alone: timers, table, events. */
+/* The parts of a loop that stand alone: timers, events. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,6 @@
 #include <cmocka.h>
 
 #include "loop/events.h"
-#include "loop/table.h"
 #include "loop/timers.h"
 
 /* ---- timers ---- */
@@ -53,43 +52,6 @@ static void test_timers(void **unused)
         }
     }
     assert_int_equal(taken + disarmed, TIMERS);
-}
-
-/* ---- table ---- */
-
-struct item {
-    int number;
-    struct kvfi_link link;
-    char key[16];
-};
-
-static void test_table(void **unused)
-{
-    enum { ITEMS = 1000 };
-    static struct item items[ITEMS];
-    struct kvfi_table table;
-    int found = 0;
-    (void)unused;
-    assert_true(kvfi_table_init(&table));
-    assert_null(kvfi_table_any(&table));
-    for (int i = 0; i < ITEMS; i++) {
-        snprintf(items[i].key, sizeof items[i].key, "k%d", i % 100); /* ten of each */
-        kvfi_table_insert(&table, &items[i].link, items[i].key, strlen(items[i].key));
-    }
-    for (struct kvfi_link *link = kvfi_table_find(&table, "k42", 3); link != NULL; link = kvfi_table_find_next(link)) {
-        assert_string_equal(KVFI_HOLDER(link, struct item, link)->key, "k42");
-        found++;
-    }
-    assert_int_equal(found, 10);
-    assert_null(kvfi_table_find(&table, "k100", 4));
-    for (int i = 0; i < ITEMS; i += 2) {
-        kvfi_table_remove(&table, &items[i].link);
-        kvfi_table_remove(&table, &items[i].link); /* twice is fine */
-    }
-    assert_null(kvfi_table_find(&table, "k42", 3));
-    assert_non_null(kvfi_table_find(&table, "k43", 3));
-    assert_int_equal(table.count, ITEMS / 2);
-    kvfi_table_fini(&table);
 }
 
 /* ---- events ---- */
@@ -138,8 +100,7 @@ static void test_events(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_timers), cmocka_unit_test(test_table),
-                                       cmocka_unit_test(test_events)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_timers), cmocka_unit_test(test_events)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@
 #include "base/array.h"
 #include "base/checked.h"
 #include "base/error.h"
-#include "loop/table.h"
+#include "sys/table.h"
 #include "transport/transport.h"
 
 /* A process that is written to, or watched. */

@@ -3,7 +3,7 @@
 #ifndef KVFI_TRTLLM_WORKER_FENCE_H
 #define KVFI_TRTLLM_WORKER_FENCE_H
 
-#include "loop/table.h"
+#include "sys/table.h"
 
 struct kvfi_fence_entry;
 

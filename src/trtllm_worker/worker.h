@@ -13,9 +13,9 @@
 #include "kvferry/trtllm_worker.h"
 #include "loop/events.h"
 #include "loop/loop.h"
-#include "loop/table.h"
 #include "sys/clock.h"
 #include "sys/log.h"
+#include "sys/table.h"
 #include "trtllm/message.h"
 
 struct kvfi_receivers; /* receive.h */

@@ -10,7 +10,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
-#include "loop/table.h"
+#include "sys/table.h"
 #include "sys/thread.h"
 
 struct name {

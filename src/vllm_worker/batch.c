@@ -10,8 +10,8 @@
 
 #include "base/array.h"
 #include "base/error.h"
-#include "loop/table.h"
 #include "sys/clock.h"
+#include "sys/table.h"
 #include "sys/thread.h"
 
 /* The batches of one peer. There is one while any is queued or under way. */

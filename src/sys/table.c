@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "loop/table.h"
+#include "sys/table.h"
 
 #include <stdlib.h>
 #include <string.h>

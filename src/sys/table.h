@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** @file table.h  A hash table of links inside other structs; several may have one key. It owns its buckets alone. */
-#ifndef KVFI_LOOP_TABLE_H
-#define KVFI_LOOP_TABLE_H
+#ifndef KVFI_SYS_TABLE_H
+#define KVFI_SYS_TABLE_H
 
 #include <stdbool.h>
 #include <stddef.h>
