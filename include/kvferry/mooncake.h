@@ -168,8 +168,8 @@ KVF_API void kvf_mooncake_guard_close(kvf_mooncake_guard *guard);
  *  @param segment  its number, 1 and up, the same for the same name; valid until it was
  *                  closed as often as it was opened
  *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_UNREACHABLE; KVF_ERR_PEER_LOST: it closed without an answer;
- *          KVF_ERR_PROTOCOL, KVF_ERR_PARSE, KVF_ERR_LIMIT: what came back; KVF_ERR_TIMEOUT; KVF_ERR_NO_MEMORY;
- *          KVF_ERR_SYSTEM */
+ *          KVF_ERR_PROTOCOL, KVF_ERR_PARSE, KVF_ERR_LIMIT: what came back; KVF_ERR_LIMIT: 65,536 are open;
+ *          KVF_ERR_TIMEOUT; KVF_ERR_NO_MEMORY; KVF_ERR_SYSTEM */
 KVF_API enum kvf_status kvf_mooncake_open_segment(kvf_mooncake *engine, const char *name, int64_t timeout_ns,
                                                   int64_t *segment, struct kvf_error *error);
 

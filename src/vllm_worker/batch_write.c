@@ -126,12 +126,13 @@ int kvfi_vllm_engine_write(void *engine, struct kvfi_vllm_batch *batch, struct k
 {
     const struct kvfi_moon_limit limit = {.deadline_ns = kvfi_deadline_after(batch->timeout_ns), .stop = &batch->stop,
                                           .wake_fd = batch->wake_fd};
-    struct kvfi_moon_segment *segment;
-    enum kvf_status status = kvfi_moon_open_segment(engine, batch->session, &limit, &segment, reason);
+    struct kvfi_moon_segment *segment = NULL;
+    enum kvf_status status = kvfi_moon_acquire_named(engine, batch->session, &limit, &segment, reason);
 
     if (status == KVF_OK)
         status = check_destination(engine, segment, &limit, batch, reason);
     if (status == KVF_OK)
         status = move(engine, segment, &limit, batch, reason);
+    kvfi_moon_release_segment(engine, segment);
     return status == KVF_OK ? 0 : KVFI_VLLM_WRITE_FAILED;
 }

@@ -80,6 +80,11 @@ void kvfi_moon_format_name(const char *host, int32_t port, char *out)
 
 /* ---- waiting ---------------------------------------------------------------------------------------------------- */
 
+enum kvf_status kvfi_moon_ended(const struct kvfi_moon_limit *limit)
+{
+    return limit->stop && atomic_load(limit->stop) ? KVF_ERR_CANCELLED : KVF_ERR_TIMEOUT;
+}
+
 enum kvf_status kvfi_moon_wait(int fd, short events, const struct kvfi_moon_limit *limit)
 {
     struct pollfd waits[2] = {{.fd = fd, .events = events}, {.fd = limit->wake_fd, .events = POLLIN}};

@@ -29,6 +29,9 @@ struct kvfi_moon_limit {
     int wake_fd;             /* readable once `stop` is set; -1 = none */
 };
 
+/** What a wait ended with that this limit ended: KVF_ERR_CANCELLED or KVF_ERR_TIMEOUT. */
+enum kvf_status kvfi_moon_ended(const struct kvfi_moon_limit *limit);
+
 /** Waits until `events` (or an error) are on the socket.
  *  @return KVF_OK; KVF_ERR_TIMEOUT; KVF_ERR_CANCELLED; without a text */
 enum kvf_status kvfi_moon_wait(int fd, short events, const struct kvfi_moon_limit *limit);

@@ -71,37 +71,37 @@ done:
 enum kvf_status kvf_mooncake_open_segment(kvf_mooncake *engine, const char *name, int64_t timeout_ns, int64_t *segment,
                                           struct kvf_error *error)
 {
-    struct kvfi_moon_segment *found;
     struct kvfi_moon_limit limit = {.wake_fd = -1};
     enum kvf_status status = limit_of(timeout_ns, &limit, error);
 
-    if (status == KVF_OK) status = kvfi_moon_open_segment(engine, name, &limit, &found, error);
-    if (status == KVF_OK) *segment = found->number;
-    return status;
+    return status == KVF_OK ? kvfi_moon_open_segment(engine, name, &limit, segment, error) : status;
 }
 
 enum kvf_status kvf_mooncake_refresh_segment(kvf_mooncake *engine, int64_t segment, int64_t timeout_ns,
                                              struct kvf_error *error)
 {
-    struct kvfi_moon_segment *found = kvfi_moon_find_segment(engine, segment, error);
+    struct kvfi_moon_segment *found = kvfi_moon_acquire_segment(engine, segment, error);
     struct kvfi_moon_limit limit = {.wake_fd = -1};
     enum kvf_status status = found ? limit_of(timeout_ns, &limit, error) : KVF_ERR_NOT_FOUND;
 
-    return status == KVF_OK ? kvfi_moon_refresh(engine, found, &limit, error) : status;
+    if (status == KVF_OK) status = kvfi_moon_refresh(engine, found, &limit, error);
+    kvfi_moon_release_segment(engine, found);
+    return status;
 }
 
 enum kvf_status kvf_mooncake_get_segment_info(kvf_mooncake *engine, int64_t number,
                                               struct kvf_mooncake_segment_info *out, struct kvf_error *error)
 {
-    struct kvfi_moon_segment *segment = kvfi_moon_find_segment(engine, number, error);
+    struct kvfi_moon_segment *segment;
     struct kvf_mooncake_segment_info info;
     const struct kvfi_moon_descriptor *descriptor;
     size_t size = out->struct_size;
 
-    if (!segment) return KVF_ERR_NOT_FOUND;
     if (size < sizeof size || size > sizeof info)
         return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "struct_size is %zu, expected at most %zu", size,
                          sizeof info);
+    segment = kvfi_moon_acquire_segment(engine, number, error);
+    if (!segment) return KVF_ERR_NOT_FOUND;
     memset(&info, 0, sizeof info);
     info.struct_size = size;
     descriptor = &segment->descriptor;
@@ -118,6 +118,7 @@ enum kvf_status kvf_mooncake_get_segment_info(kvf_mooncake *engine, int64_t numb
     info.buffer_count = (int64_t)descriptor->buffer_count;
     info.fetches = segment->fetches;
     pthread_mutex_unlock(&engine->lock);
+    kvfi_moon_release_segment(engine, segment);
     memcpy(out, &info, size);
     return KVF_OK;
 }
@@ -126,7 +127,7 @@ enum kvf_status kvf_mooncake_get_segment_buffers(kvf_mooncake *engine, int64_t n
                                                  struct kvf_mooncake_buffer *out, size_t capacity, size_t *count,
                                                  struct kvf_error *error)
 {
-    struct kvfi_moon_segment *segment = kvfi_moon_find_segment(engine, number, error);
+    struct kvfi_moon_segment *segment = kvfi_moon_acquire_segment(engine, number, error);
     size_t given = 0;
 
     if (!segment) return KVF_ERR_NOT_FOUND;
@@ -136,6 +137,7 @@ enum kvf_status kvf_mooncake_get_segment_buffers(kvf_mooncake *engine, int64_t n
         given++;
     }
     pthread_mutex_unlock(&engine->lock);
+    kvfi_moon_release_segment(engine, segment);
     *count = given;
     return KVF_OK;
 }
@@ -195,17 +197,19 @@ static enum kvf_status transfer(kvf_mooncake *engine, int64_t number, bool is_wr
     struct kvfi_moon_job *job = NULL;
     enum kvf_status status = KVF_OK;
     struct kvfi_moon_limit limit = {.wake_fd = -1};
-    struct kvfi_moon_segment *segment = kvfi_moon_find_segment(engine, number, error);
+    struct kvfi_moon_segment *segment = kvfi_moon_acquire_segment(engine, number, error);
 
     if (!segment) return KVF_ERR_NOT_FOUND;
     if (flags & ~(uint64_t)KVF_MOONCAKE_STOP_AT_FAILURE)
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "flags 0x%" PRIx64 " are not known", flags);
-    status = limit_of(timeout_ns, &limit, error);
-    if (status != KVF_OK) return status;
+        status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "flags 0x%" PRIx64 " are not known", flags);
+    if (status == KVF_OK) status = limit_of(timeout_ns, &limit, error);
+    if (status != KVF_OK) goto done;
     if (outcomes) memset(outcomes, KVF_MOONCAKE_FAILED, count);
-    job = malloc(sizeof *job);
-    if (!job) return kvfi_fail_memory(error, "a transfer");
-    memset(job, 0, sizeof *job);
+    job = kvfi_alloc_zeroed(1, sizeof *job);
+    if (!job) {
+        status = kvfi_fail_memory(error, "a transfer");
+        goto done;
+    }
     job->engine = engine;
     job->segment = segment;
     job->is_write = is_write;
@@ -218,7 +222,9 @@ static enum kvf_status transfer(kvf_mooncake *engine, int64_t number, bool is_wr
     if (status != KVF_OK)
         kvfi_fail(error, status, "%.380s (of %zu ranges: %" PRId64 " done, %" PRId64 " failed, %" PRId64 " in doubt)",
                   job->error.text, count, job->done, (int64_t)count - job->done - job->in_doubt, job->in_doubt);
+done:
     free(job);
+    kvfi_moon_release_segment(engine, segment);
     return status;
 }
 
@@ -238,6 +244,21 @@ enum kvf_status kvf_mooncake_read(kvf_mooncake *engine, int64_t segment, const s
 
 /* ---- notifies --------------------------------------------------------------------------------------------------- */
 
+/* Where a peer says that it is. */
+static enum kvf_status address_of(kvf_mooncake *engine, int64_t number, struct kvfi_moon_address *out,
+                                  struct kvf_error *error)
+{
+    struct kvfi_moon_segment *segment = kvfi_moon_acquire_segment(engine, number, error);
+    char name[KVF_MOONCAKE_NAME_BYTES];
+
+    if (!segment) return KVF_ERR_NOT_FOUND;
+    pthread_mutex_lock(&engine->lock);
+    memcpy(name, segment->descriptor.name[0] ? segment->descriptor.name : segment->asked, sizeof name);
+    pthread_mutex_unlock(&engine->lock);
+    kvfi_moon_release_segment(engine, segment);
+    return kvfi_moon_parse_name(name, out, error);
+}
+
 static enum kvf_status notified(const struct kvfi_moon_address *address, const char *reply, size_t bytes,
                                 struct kvf_error *error)
 {
@@ -256,21 +277,16 @@ static enum kvf_status notified(const struct kvfi_moon_address *address, const c
 enum kvf_status kvf_mooncake_notify(kvf_mooncake *engine, int64_t segment, const char *name, const char *message,
                                     int64_t timeout_ns, struct kvf_error *error)
 {
-    struct kvfi_moon_segment *found = kvfi_moon_find_segment(engine, segment, error);
     struct kvfi_moon_address address;
     struct kvfi_moon_limit limit = {.wake_fd = -1};
-    char published[KVF_MOONCAKE_NAME_BYTES], *text = NULL, *reply = NULL;
-    enum kvf_status status;
+    char *text = NULL, *reply = NULL;
+    enum kvf_status status = address_of(engine, segment, &address, error);
     size_t bytes, reply_bytes;
 
-    if (!found) return KVF_ERR_NOT_FOUND;
+    if (status != KVF_OK) return status;
     if (!kvfi_moon_is_utf8(name) || !kvfi_moon_is_utf8(message))
         return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "a notify of texts that are not UTF-8");
-    pthread_mutex_lock(&engine->lock);
-    memcpy(published, found->descriptor.name, sizeof published);
-    pthread_mutex_unlock(&engine->lock);
     status = limit_of(timeout_ns, &limit, error);
-    if (status == KVF_OK) status = kvfi_moon_parse_name(published[0] ? published : found->asked, &address, error);
     if (status == KVF_OK) status = kvfi_moon_notify_print(name, message, &text, &bytes, error);
     if (status == KVF_OK)
         status = kvfi_moon_engine_ask(engine, &address, KVFI_MOON_NOTIFY, text, bytes, &limit, &reply, &reply_bytes,

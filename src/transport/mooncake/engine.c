@@ -255,6 +255,8 @@ enum kvf_status kvfi_moon_open(const struct kvf_mooncake_options *given, struct 
     }
     note_time(engine);
     status = make_locks(engine, error);
+    if (status == KVF_OK) status = kvfi_moon_segments_init(engine, error);
+    engine->segments_made = status == KVF_OK;
     if (status == KVF_OK) status = kvfi_moon_regions_init(&engine->regions, error);
     engine->regions_made = status == KVF_OK;
     if (status == KVF_OK && !options->initiator_only) status = open_data(engine, error);
@@ -276,7 +278,7 @@ void kvf_mooncake_close(kvf_mooncake *engine)
     if (!engine) return;
     kvfi_moon_desk_close(engine->desk);
     kvfi_moon_server_close(engine->server);
-    kvfi_moon_segments_fini(engine);
+    if (engine->segments_made) kvfi_moon_segments_fini(engine);
     while (engine->first_note) {
         struct kvfi_moon_note *note = engine->first_note;
 

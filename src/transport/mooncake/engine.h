@@ -9,13 +9,18 @@
 #include <pthread.h>
 
 #include "sys/log.h"
+#include "sys/table.h"
 #include "transport/mooncake/address.h"
 #include "transport/mooncake/descriptor.h"
 #include "transport/mooncake/desk.h"
 #include "transport/mooncake/regions.h"
 #include "transport/mooncake/server.h"
 
-enum { KVFI_MOON_TEXT_BYTES = 1048576 };
+enum {
+    KVFI_MOON_TEXT_BYTES = 1048576,
+    KVFI_MOON_MAX_SEGMENTS = 65536, /* in use or open */
+    KVFI_MOON_KEPT = 1024           /* besides: known, but used by nobody */
+};
 
 struct kvfi_moon_pipe;
 
@@ -27,10 +32,14 @@ struct kvfi_moon_lane {
     struct kvfi_moon_pipe *pipe; /* what protocol 2 keeps beside it; NULL until it is used so */
 };
 
-/** A peer. All but the name is guarded by the engine's lock. */
+/** A peer. All but number, name and address is guarded by the engine's lock. */
 struct kvfi_moon_segment {
-    struct kvfi_moon_segment *next;
+    struct kvfi_moon_segment *next, *previous;           /* of all */
+    struct kvfi_moon_segment *next_kept, *previous_kept; /* of those that nobody uses */
+    struct kvfi_link by_name, by_number;
     int64_t number;
+    int64_t opens;           /* by number: kvf_mooncake_open_segment */
+    int64_t uses;            /* calls, batches and peers that hold it */
     char asked[KVF_MOONCAKE_NAME_BYTES];
     struct kvfi_moon_address address;
     struct kvfi_moon_descriptor descriptor;
@@ -40,6 +49,16 @@ struct kvfi_moon_segment {
     struct kvfi_moon_lane *idle;
     int64_t lane_count;      /* idle ones and those in use */
     int run;                 /* protocol 1: writes that one connection takes, 0 = not known yet */
+};
+
+/** Those of an engine. */
+struct kvfi_moon_segments {
+    struct kvfi_table by_name, by_number;
+    struct kvfi_moon_segment *first;
+    struct kvfi_moon_segment *first_kept, *last_kept; /* the one that was used last is the last */
+    struct kvfi_moon_segment *reaped;                 /* whose idle lanes were looked at last */
+    int64_t count, kept_count, kept_bytes;
+    int64_t last_number;
 };
 
 struct kvfi_moon_note {
@@ -64,9 +83,8 @@ struct kvf_mooncake {
     pthread_mutex_t lock;    /* segments, lanes, notes */
     pthread_cond_t changed;  /* a lane is free, a fetch has ended, a note came */
     bool lock_made;
-    struct kvfi_moon_segment *segments;
-    struct kvfi_moon_segment *reaped; /* whose idle lanes were looked at last */
-    int64_t segment_count;
+    struct kvfi_moon_segments segments;
+    bool segments_made;
     struct kvfi_moon_note *first_note, *last_note;
     int64_t note_count;
     int64_t note_bytes;
@@ -83,10 +101,19 @@ int64_t kvfi_moon_note_bytes(const struct kvfi_moon_note *note);
 bool kvfi_moon_pause(kvf_mooncake *engine, const struct kvfi_moon_limit *limit);
 
 /* ---- segments.c --------------------------------------------------------------------------------------------- */
-/** NULL with KVF_ERR_NOT_FOUND. A segment stays until close. */
-struct kvfi_moon_segment *kvfi_moon_find_segment(kvf_mooncake *engine, int64_t number, struct kvf_error *error);
+/** The segment that was opened by this number, to be given back with kvfi_moon_release_segment: until then neither it
+ *  nor its connections go, whoever closes it. NULL with KVF_ERR_NOT_FOUND. */
+struct kvfi_moon_segment *kvfi_moon_acquire_segment(kvf_mooncake *engine, int64_t number, struct kvf_error *error);
+/** The same by a peer's name, with or without a number. A descriptor is fetched where none is known.
+ *  @return as kvf_mooncake_open_segment, and KVF_ERR_CANCELLED */
+enum kvf_status kvfi_moon_acquire_named(kvf_mooncake *engine, const char *name, const struct kvfi_moon_limit *limit,
+                                        struct kvfi_moon_segment **out, struct kvf_error *error);
+/** Gives one back. It goes with its last use if it was closed. One that was never opened by number is kept for who asks
+ *  for its name again, up to KVFI_MOON_KEPT such, the longest unused going first. NULL is fine. */
+void kvfi_moon_release_segment(kvf_mooncake *engine, struct kvfi_moon_segment *segment);
+/** Opens by number: see kvf_mooncake_open_segment. */
 enum kvf_status kvfi_moon_open_segment(kvf_mooncake *engine, const char *name, const struct kvfi_moon_limit *limit,
-                                       struct kvfi_moon_segment **out, struct kvf_error *error);
+                                       int64_t *number, struct kvf_error *error);
 /** Fetches the descriptor again. */
 enum kvf_status kvfi_moon_refresh(kvf_mooncake *engine, struct kvfi_moon_segment *segment,
                                   const struct kvfi_moon_limit *limit, struct kvf_error *error);
@@ -94,6 +121,8 @@ enum kvf_status kvfi_moon_refresh(kvf_mooncake *engine, struct kvfi_moon_segment
 enum kvf_status kvfi_moon_engine_ask(kvf_mooncake *engine, const struct kvfi_moon_address *address, uint8_t type,
                                      const char *text, size_t bytes, const struct kvfi_moon_limit *limit, char **reply,
                                      size_t *reply_bytes, struct kvf_error *error);
+/** @return KVF_OK or KVF_ERR_NO_MEMORY */
+enum kvf_status kvfi_moon_segments_init(kvf_mooncake *engine, struct kvf_error *error);
 void kvfi_moon_segments_fini(kvf_mooncake *engine);
 
 /* ---- lanes.c ------------------------------------------------------------------------------------------------ */

@@ -154,9 +154,11 @@ static void reap(struct kvfi_moon_segment *segment)
  * held. */
 static void reap_some(kvf_mooncake *engine)
 {
+    struct kvfi_moon_segments *all = &engine->segments;
+
     for (int i = 0; i < REAPED; i++) {
-        engine->reaped = engine->reaped && engine->reaped->next ? engine->reaped->next : engine->segments;
-        reap(engine->reaped);
+        all->reaped = all->reaped && all->reaped->next ? all->reaped->next : all->first;
+        reap(all->reaped);
     }
 }
 
@@ -200,8 +202,7 @@ enum kvf_status kvfi_moon_lane_take(kvf_mooncake *engine, struct kvfi_moon_segme
     *out = lane;
     if (lane || (!room && !wait)) return KVF_OK;
     if (!room)
-        return kvfi_fail(error, limit->stop && atomic_load(limit->stop) ? KVF_ERR_CANCELLED : KVF_ERR_TIMEOUT,
-                         "peer %s: none of its %d connections got free", segment->asked,
+        return kvfi_fail(error, kvfi_moon_ended(limit), "peer %s: none of its %d connections got free", segment->asked,
                          (int)engine->options.max_lanes);
     lane = kvfi_alloc_zeroed(1, sizeof *lane);
     if (lane) status = connect_lane(engine, segment, limit, &lane->fd, error);

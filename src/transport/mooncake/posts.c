@@ -23,7 +23,7 @@ static enum kvf_status connect_peer(void *owner, struct kvfi_post_peer *base, co
     struct kvfi_moon_peer *peer = moon(base);
     const struct kvfi_moon_limit limit = {.deadline_ns = kvfi_now_ns() + transport->config.connect_timeout_ns,
                                           .stop = &post->stop, .wake_fd = post->wake_fd};
-    enum kvf_status status = kvfi_moon_open_segment(transport->engine, peer->endpoint, &limit, &peer->segment, error);
+    enum kvf_status status = kvfi_moon_acquire_named(transport->engine, peer->endpoint, &limit, &peer->segment, error);
 
     if (status == KVF_OK)
         status = kvfi_moon_lane_take(transport->engine, peer->segment, true, true, &limit, &peer->watched, error);
@@ -52,6 +52,7 @@ static void free_peer(void *owner, struct kvfi_post_peer *base)
     struct kvfi_moon_peer *peer = moon(base);
 
     if (peer->watched) kvfi_moon_lane_drop(transport->engine, peer->segment, peer->watched);
+    kvfi_moon_release_segment(transport->engine, peer->segment);
     free(peer);
 }
 
