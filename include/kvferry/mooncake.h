@@ -129,30 +129,36 @@ struct kvf_mooncake_grid {
 
 /** Guards blocks. All buffers in which one of them lies, registered now or later, are guarded from now on: a request
  *  of a peer that reads there, or writes anything that is not granted, is refused. They stay so until they are
- *  unregistered, also after the guard was closed.
- *  @param grids        copied; any order. Those of one guard do not overlap. They may reach past registered memory
- *                      (such blocks cannot be written then)
- *  @param block_count  blocks 0 to block_count - 1; 2^31 - 1 at most
+ *  unregistered, also after the guard was closed. Requests that are under way there lose their connection.
+ *  @param grids        copied; any order, 65,536 at most. Those of one guard do not overlap. Where grids interleave, so
+ *                      that one begins before another ends, they have one stride, and each its own place within it
+ *                      (judged by address modulo stride). They may reach past registered memory (such blocks cannot be
+ *                      written then), but not past the end of all addresses
+ *  @param block_count  blocks 0 to block_count - 1; 1 to 2^31 - 1. each takes 24 bytes of memory
  *  @param out          returned to the caller
- *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT naming the grid; KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY */
+ *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT naming the grid; KVF_ERR_LIMIT, also with 1,024 guards open;
+ *          KVF_ERR_NO_MEMORY */
 KVF_API enum kvf_status kvf_mooncake_guard_open(kvf_mooncake *engine, const struct kvf_mooncake_grid *grids,
                                                 size_t grid_count, int64_t block_count, kvf_mooncake_guard **out,
                                                 struct kvf_error *error);
 
-/** Grants blocks, all or none. Grants of a block are counted; with the first one its bytes are counted from 0.
- *  @return KVF_OK; KVF_ERR_OUT_OF_RANGE naming the block; KVF_ERR_LIMIT: granted 65,535 times; KVF_ERR_NO_MEMORY */
+/** Grants blocks, all or none. Grants of a block are counted, each time it is in the list; with the first one its bytes
+ *  are counted from 0.
+ *  @return KVF_OK; KVF_ERR_OUT_OF_RANGE naming the block; KVF_ERR_LIMIT: granted 65,535 times */
 KVF_API enum kvf_status kvf_mooncake_guard_grant(kvf_mooncake_guard *guard, const int64_t *blocks, size_t count,
                                                  struct kvf_error *error);
 
 /** Takes grants back, all or none. No request that would touch a block without a grant begins any more; the call waits
  *  for those that had begun, and after `timeout_ns` (0: at once) their connections are closed. When it returns
- *  KVF_OK, no peer touches those blocks.
+ *  KVF_OK, no peer touches those blocks, but where they have other grants, or another guard grants the same memory.
  *  @return KVF_OK; KVF_ERR_OUT_OF_RANGE, KVF_ERR_NOT_FOUND naming a block that is none or not granted */
 KVF_API enum kvf_status kvf_mooncake_guard_revoke(kvf_mooncake_guard *guard, const int64_t *blocks, size_t count,
                                                   int64_t timeout_ns, struct kvf_error *error);
 
-/** Bytes that have arrived in these blocks, in all grids together, each since it was granted. What is written twice
- *  counts twice: fewer than expected means for certain that bytes are missing.
+/** Bytes that have arrived in these blocks, in all grids together, each since it was granted first. A request counts
+ *  once all of it has arrived, and one that a connection lost amid not at all. What is written twice counts twice:
+ *  fewer than expected means for certain that bytes are missing. After a block was revoked its count stays until it is
+ *  granted again.
  *  @return KVF_OK; KVF_ERR_OUT_OF_RANGE naming the block */
 KVF_API enum kvf_status kvf_mooncake_guard_count(kvf_mooncake_guard *guard, const int64_t *blocks, size_t count,
                                                  int64_t *bytes, struct kvf_error *error);

@@ -164,6 +164,13 @@ static char *answer(void *context, uint8_t type, const char *text, size_t bytes,
     return answer_text(no_rdma, reply_bytes);
 }
 
+static void close_revoked(void *context)
+{
+    const kvf_mooncake *engine = context;
+
+    if (engine->server) kvfi_moon_server_revoke(engine->server);
+}
+
 /* ---- open ------------------------------------------------------------------------------------------------------- */
 
 static void note_time(kvf_mooncake *engine)
@@ -259,6 +266,8 @@ enum kvf_status kvfi_moon_open(const struct kvf_mooncake_options *given, struct 
     engine->segments_made = status == KVF_OK;
     if (status == KVF_OK) status = kvfi_moon_regions_init(&engine->regions, error);
     engine->regions_made = status == KVF_OK;
+    engine->regions.close_revoked = close_revoked;
+    engine->regions.context = engine;
     if (status == KVF_OK && !options->initiator_only) status = open_data(engine, error);
     if (status == KVF_OK && !options->initiator_only) status = open_desk(engine, error);
 done:

@@ -11,6 +11,13 @@
 
 #include "kvferry/mooncake.h"
 
+struct kvfi_moon_regions;
+
+/** As kvf_mooncake_guard_open, for the regions of an engine. */
+enum kvf_status kvfi_moon_guard_open(struct kvfi_moon_regions *regions, const struct kvf_mooncake_grid *grids,
+                                     size_t grid_count, int64_t block_count, kvf_mooncake_guard **out,
+                                     struct kvf_error *error);
+
 /** As kvf_mooncake_guard_revoke, without a wait: from now on no request that would touch a block without a grant
  *  begins, and the connections of those that had begun are being closed.
  *  @param quiet  true: none had begun, so no peer touches those blocks any more. False: ask kvfi_moon_guard_is_quiet

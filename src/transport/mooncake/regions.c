@@ -10,6 +10,7 @@
 #include "base/array.h"
 #include "base/error.h"
 #include "sys/clock.h"
+#include "transport/mooncake/admission.h"
 
 enum { MAX_REGIONS = 1048576 };
 
@@ -31,6 +32,8 @@ enum kvf_status kvfi_moon_regions_init(struct kvfi_moon_regions *regions, struct
 
 void kvfi_moon_regions_fini(struct kvfi_moon_regions *regions)
 {
+    for (size_t i = 0; i < regions->guard_count; i++) kvfi_moon_guard_free(regions->guards[i]);
+    free(regions->guards);
     kvfi_moon_regions_drop(regions->sorted, regions->count);
     free(regions->sorted);
     free(regions->operations);
@@ -63,25 +66,6 @@ static struct kvfi_moon_region *at(const struct kvfi_moon_regions *regions, uint
     return region && address - region->address < region->bytes ? region : NULL;
 }
 
-struct kvfi_moon_region *kvfi_moon_regions_use(struct kvfi_moon_regions *regions, uint64_t address, uint64_t bytes)
-{
-    struct kvfi_moon_region *region;
-
-    pthread_mutex_lock(&regions->lock);
-    region = bytes > 0 ? at(regions, address) : NULL;
-    if (region && bytes > region->bytes - (address - region->address)) region = NULL;
-    if (region) region->uses++;
-    pthread_mutex_unlock(&regions->lock);
-    return region;
-}
-
-void kvfi_moon_regions_release(struct kvfi_moon_regions *regions, struct kvfi_moon_region *region)
-{
-    pthread_mutex_lock(&regions->lock);
-    if (--region->uses == 0 && region->gone) pthread_cond_broadcast(&regions->changed);
-    pthread_mutex_unlock(&regions->lock);
-}
-
 bool kvfi_moon_regions_hold(struct kvfi_moon_regions *regions, uint64_t address, uint64_t bytes)
 {
     struct kvfi_moon_region *region = NULL;
@@ -96,6 +80,56 @@ bool kvfi_moon_regions_hold(struct kvfi_moon_regions *regions, uint64_t address,
     }
     pthread_mutex_unlock(&regions->lock);
     return bytes == 0;
+}
+
+/* ---- requests of peers ------------------------------------------------------------------------------------------ */
+
+/* All of the request lies in one buffer and, where that is guarded, in granted blocks. */
+static struct kvfi_moon_region *find(struct kvfi_moon_regions *regions, bool is_write, uint64_t address, uint64_t bytes,
+                                     struct kvfi_moon_refusal *refusal)
+{
+    struct kvfi_moon_region *region = bytes > 0 ? at(regions, address) : NULL;
+
+    *refusal = (struct kvfi_moon_refusal){.reason = KVFI_MOON_NO_BUFFER, .at = address};
+    if (!region || bytes > region->bytes - (address - region->address)) return NULL;
+    if (!region->guarded) return region;
+    refusal->reason = KVFI_MOON_NO_READS;
+    return is_write && kvfi_moon_admits(regions, address, address + (bytes - 1), regions->era, refusal) ? region : NULL;
+}
+
+bool kvfi_moon_regions_use(struct kvfi_moon_regions *regions, bool is_write, uint64_t address, uint64_t bytes,
+                           struct kvfi_moon_use *use, struct kvfi_moon_refusal *refusal)
+{
+    struct kvfi_moon_region *region;
+
+    pthread_mutex_lock(&regions->lock);
+    region = find(regions, is_write, address, bytes, refusal);
+    use->region = region;
+    if (region) {
+        region->uses++;
+        use->address = address;
+        use->bytes = bytes;
+        use->era = regions->era;
+        use->condemned = false;
+        atomic_init(&use->revoked, false);
+        kvfi_moon_use_link(region->guarded ? &regions->guarded : &region->under_way, use);
+    }
+    pthread_mutex_unlock(&regions->lock);
+    return region != NULL;
+}
+
+void kvfi_moon_regions_release(struct kvfi_moon_regions *regions, struct kvfi_moon_use *use, bool arrived)
+{
+    struct kvfi_moon_region *region = use->region;
+
+    if (!region) return;
+    pthread_mutex_lock(&regions->lock);
+    kvfi_moon_use_unlink(use);
+    if (arrived && region->guarded) kvfi_moon_count_arrived(regions, use);
+    if (use->condemned) kvfi_moon_tell_all(regions);
+    if ((--region->uses == 0 && region->gone) || use->condemned) pthread_cond_broadcast(&regions->changed);
+    pthread_mutex_unlock(&regions->lock);
+    use->region = NULL;
 }
 
 /* ---- registering ------------------------------------------------------------------------------------------------ */
@@ -132,6 +166,7 @@ static enum kvf_status insert(struct kvfi_moon_regions *regions, const struct kv
     region->address = buffer->address;
     region->bytes = buffer->bytes;
     region->serial = regions->next_serial++;
+    region->guarded = kvfi_moon_is_guarded(regions, region);
     atomic_init(&region->revoked, false);
     memmove(regions->sorted + place + 1, regions->sorted + place,
             (regions->count - place) * sizeof *regions->sorted);

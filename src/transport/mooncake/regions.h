@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** @file regions.h  Registered buffers, sorted by address, and who uses them. Any thread. */
+/** @file regions.h  Registered buffers, sorted by address, who uses them, and the guards over them. Any thread. */
 #ifndef KVFI_TRANSPORT_MOONCAKE_REGIONS_H
 #define KVFI_TRANSPORT_MOONCAKE_REGIONS_H
 
@@ -15,7 +15,33 @@ struct kvfi_moon_region {
     int64_t uses;         /* requests of peers that touch it */
     uint64_t serial;      /* order of registration */
     bool gone;            /* unregistered */
+    bool guarded;         /* peers write there what is granted, and read nothing */
     atomic_bool revoked;  /* requests that still touch it must end */
+    struct kvfi_moon_use *under_way; /* those requests, unless it is guarded */
+};
+
+/** One request of a peer. It lives with whoever serves it and does not move while it is under way. */
+struct kvfi_moon_use {
+    struct kvfi_moon_region *region;    /* NULL: none is under way */
+    uint64_t address, bytes;
+    uint64_t era;                       /* of the grants, when it began */
+    struct kvfi_moon_use *next, **from; /* in one of the lists */
+    bool condemned;                     /* no longer granted: revokes wait for its end */
+    atomic_bool revoked;                /* its connection must be closed */
+};
+
+/** Why a request is refused. */
+enum kvfi_moon_reason {
+    KVFI_MOON_NO_BUFFER = 1,   /* all of it lies in no registered buffer, or it is empty, or wraps */
+    KVFI_MOON_NO_READS = 2,    /* the buffer is guarded */
+    KVFI_MOON_NO_BLOCK = 3,    /* the buffer is guarded, and no block of a guard lies at `at` */
+    KVFI_MOON_NOT_GRANTED = 4  /* nor is the block that lies at `at` granted */
+};
+
+struct kvfi_moon_refusal {
+    enum kvfi_moon_reason reason;
+    uint64_t at;              /* the first address that may not be written */
+    uint64_t guard, block;    /* NOT_GRANTED: one that lies there */
 };
 
 struct kvfi_moon_regions {
@@ -28,10 +54,20 @@ struct kvfi_moon_regions {
     uint64_t next_operation;
     uint64_t *operations;
     size_t operation_count, operation_capacity;
+    kvf_mooncake_guard **guards;
+    size_t guard_count, guard_capacity;
+    size_t last_guard;                   /* which one admitted last: where to look first */
+    uint64_t next_guard;
+    uint64_t era;                        /* counts grants of blocks that had none */
+    struct kvfi_moon_use *guarded;       /* requests under way in guarded buffers, */
+    struct kvfi_moon_use *condemned;     /* but those that are condemned are here */
+    /* Closes the connections of revoked requests, soon. Set before anything is registered. Called without the lock. */
+    void (*close_revoked)(void *context);
+    void *context;
 };
 
 enum kvf_status kvfi_moon_regions_init(struct kvfi_moon_regions *regions, struct kvf_error *error);
-/** Frees all. Nobody uses any. */
+/** Frees all, guards included. Nobody uses any. */
 void kvfi_moon_regions_fini(struct kvfi_moon_regions *regions);
 
 /** As kvf_mooncake_register. */
@@ -48,10 +84,18 @@ bool kvfi_moon_regions_await(struct kvfi_moon_regions *regions, struct kvfi_moon
 /** Frees removed ones. Nothing touches them. */
 void kvfi_moon_regions_drop(struct kvfi_moon_region **removed, size_t count);
 
-/** Finds the buffer in which all of [address, address + bytes) lies, and uses it; NULL when there is none, when it
- *  wraps, or has no bytes. */
-struct kvfi_moon_region *kvfi_moon_regions_use(struct kvfi_moon_regions *regions, uint64_t address, uint64_t bytes);
-void kvfi_moon_regions_release(struct kvfi_moon_regions *regions, struct kvfi_moon_region *region);
+/** Begins a request: finds the buffer in which all of [address, address + bytes) lies, and uses it. `use` must stay
+ *  where it is until its end. @return false: it may not be, `refusal` says why, and `use` is not under way */
+bool kvfi_moon_regions_use(struct kvfi_moon_regions *regions, bool is_write, uint64_t address, uint64_t bytes,
+                           struct kvfi_moon_use *use, struct kvfi_moon_refusal *refusal);
+/** Ends it. `arrived`: all its bytes were written, which counts them where they are granted. Nothing happens when it is
+ *  not under way. */
+void kvfi_moon_regions_release(struct kvfi_moon_regions *regions, struct kvfi_moon_use *use, bool arrived);
+/** True when its connection must be closed. */
+static inline bool kvfi_moon_use_is_revoked(const struct kvfi_moon_use *use)
+{
+    return use->region && (atomic_load(&use->revoked) || atomic_load(&use->region->revoked));
+}
 
 /** True when all of it lies in buffers: one, or several that touch. */
 bool kvfi_moon_regions_hold(struct kvfi_moon_regions *regions, uint64_t address, uint64_t bytes);

@@ -131,7 +131,7 @@ static void look_at_orders(struct kvfi_moon_thread *thread)
     free(arrived);
     for (struct kvfi_moon_conn *conn = thread->first; revoke && conn; conn = next) {
         next = conn->next;
-        if (kvfi_moon_conn_touches_revoked(conn)) kvfi_moon_conn_close(conn, "its buffer was unregistered");
+        if (kvfi_moon_conn_touches_revoked(conn)) kvfi_moon_conn_close(conn, "its request was revoked");
     }
 }
 
@@ -256,6 +256,7 @@ enum kvf_status kvfi_moon_server_open(const struct kvfi_moon_serving *serving, s
                                                                       : (size_t)serving->threads;
     atomic_init(&server->stopping, false);
     kvfi_moon_hosts_init(&server->hosts);
+    kvfi_moon_refusals_init(&server->refusals, serving->log);
     for (size_t i = 0; i < server->thread_count; i++) {
         server->threads[i].server = server;
         server->threads[i].epoll = server->threads[i].wake = -1;
@@ -302,6 +303,7 @@ void kvfi_moon_server_close(struct kvfi_moon_server *server)
         pthread_mutex_destroy(&thread->lock);
     }
     kvfi_moon_hosts_fini(&server->hosts);
+    kvfi_moon_refusals_fini(&server->refusals);
     free(server);
 }
 

@@ -13,6 +13,7 @@
 #include "sys/log.h"
 #include "transport/mooncake/frame.h"
 #include "transport/mooncake/hosts.h"
+#include "transport/mooncake/refusals.h"
 #include "transport/mooncake/regions.h"
 
 enum {
@@ -36,7 +37,8 @@ enum kvf_status kvfi_moon_server_open(const struct kvfi_moon_serving *serving, s
                                       struct kvf_error *error);
 /** Closes all connections. After it returns no memory is touched. NULL is fine. */
 void kvfi_moon_server_close(struct kvfi_moon_server *server);
-/** Closes the connections whose requests touch revoked buffers. Returns at once; they are released soon. */
+/** Closes the connections whose requests are revoked, or touch revoked buffers. Returns at once; they are released
+ *  soon. */
 void kvfi_moon_server_revoke(struct kvfi_moon_server *server);
 /** Connections from a numeric address now; -1: not known. One that was accepted a moment ago may be missing. */
 int64_t kvfi_moon_server_count_from(struct kvfi_moon_server *server, const char *address);
@@ -49,9 +51,7 @@ int64_t kvfi_moon_server_count_unknown(struct kvfi_moon_server *server,
 struct kvfi_moon_reply {
     uint8_t status[KVFI_MOON_STATUS_BYTES];
     bool with_status;
-    const char *memory;
-    uint64_t bytes;
-    struct kvfi_moon_region *region;
+    struct kvfi_moon_use use; /* its bytes are what is sent, from its address */
 };
 
 struct kvfi_moon_conn {
@@ -63,7 +63,7 @@ struct kvfi_moon_conn {
     uint8_t head[KVFI_MOON_HEADER_BYTES];
     size_t head_bytes;               /* of a header that has begun */
     struct kvfi_moon_header request; /* a write whose body comes in, while body_left > 0 */
-    struct kvfi_moon_region *region;
+    struct kvfi_moon_use use;
     char *body;
     uint64_t body_left;
     bool many;                       /* requests have been small: fill the stage */
@@ -101,6 +101,7 @@ struct kvfi_moon_server {
     struct kvfi_moon_thread threads[KVFI_MOON_MAX_THREADS];
     size_t thread_count, turn;
     struct kvfi_moon_hosts hosts;    /* of the connections that threads have */
+    struct kvfi_moon_refusals refusals;
     atomic_bool stopping;
     int64_t accept_again_ns;         /* 0, or when the listener is looked at again */
     bool told_of_limit;

@@ -30,14 +30,11 @@ bool kvfi_moon_conn_is_idle(const struct kvfi_moon_conn *conn)
 
 bool kvfi_moon_conn_touches_revoked(const struct kvfi_moon_conn *conn)
 {
-    bool touches = conn->region && atomic_load(&conn->region->revoked);
+    bool touches = kvfi_moon_use_is_revoked(&conn->use);
 
-    for (size_t i = 0; i < conn->reply_count; i++) {
-        const struct kvfi_moon_region *region =
-            conn->replies[(conn->reply_first + i) % KVFI_MOON_REPLIES].region;
-
-        touches = touches || (region && atomic_load(&region->revoked));
-    }
+    for (size_t i = 0; i < conn->reply_count; i++)
+        touches = touches ||
+                  kvfi_moon_use_is_revoked(&conn->replies[(conn->reply_first + i) % KVFI_MOON_REPLIES].use);
     return touches;
 }
 
@@ -55,10 +52,9 @@ static void set_deadline(struct kvfi_moon_conn *conn, int64_t deadline_ns)
     conn->deadline_ns = deadline_ns;
 }
 
-static void release(struct kvfi_moon_conn *conn, struct kvfi_moon_region **region)
+static void release(struct kvfi_moon_conn *conn, struct kvfi_moon_use *use, bool arrived)
 {
-    if (*region) kvfi_moon_regions_release(conn->thread->server->serving.regions, *region);
-    *region = NULL;
+    kvfi_moon_regions_release(conn->thread->server->serving.regions, use, arrived);
 }
 
 void kvfi_moon_conn_close(struct kvfi_moon_conn *conn, const char *why)
@@ -71,9 +67,9 @@ void kvfi_moon_conn_close(struct kvfi_moon_conn *conn, const char *why)
     conn->fd = -1;
     kvfi_moon_hosts_remove(&thread->server->hosts, &conn->origin);
     set_deadline(conn, 0);
-    release(conn, &conn->region);
+    release(conn, &conn->use, false);
     while (conn->reply_count > 0) {
-        release(conn, &conn->replies[conn->reply_first].region);
+        release(conn, &conn->replies[conn->reply_first].use, false);
         conn->reply_first = (conn->reply_first + 1) % KVFI_MOON_REPLIES;
         conn->reply_count--;
     }
@@ -118,7 +114,7 @@ static void wait_for_much(struct kvfi_moon_conn *conn)
 
 static uint64_t reply_bytes(const struct kvfi_moon_reply *reply)
 {
-    return reply->bytes + (reply->with_status ? KVFI_MOON_STATUS_BYTES : 0);
+    return reply->use.bytes + (reply->with_status ? KVFI_MOON_STATUS_BYTES : 0);
 }
 
 /* Adds [skip, end) of the reply to the list. */
@@ -131,8 +127,9 @@ static size_t add_pieces(const struct kvfi_moon_reply *reply, uint64_t skip, str
             pieces[count++] = (struct iovec){(void *)(reply->status + skip), KVFI_MOON_STATUS_BYTES - (size_t)skip};
         skip = skip < KVFI_MOON_STATUS_BYTES ? 0 : skip - KVFI_MOON_STATUS_BYTES;
     }
-    if (reply->bytes > skip)
-        pieces[count++] = (struct iovec){(void *)(reply->memory + skip), (size_t)(reply->bytes - skip)};
+    if (reply->use.bytes > skip)
+        pieces[count++] = (struct iovec){(char *)(uintptr_t)reply->use.address + skip,
+                                         (size_t)(reply->use.bytes - skip)};
     return count;
 }
 
@@ -145,7 +142,7 @@ static void replied(struct kvfi_moon_conn *conn, uint64_t sent)
         if (sent < left) break;
         sent -= left;
         conn->reply_sent = 0;
-        release(conn, &reply->region);
+        release(conn, &reply->use, false);
         conn->reply_first = (conn->reply_first + 1) % KVFI_MOON_REPLIES;
         conn->reply_count--;
     }
@@ -181,18 +178,25 @@ static bool send_replies(struct kvfi_moon_conn *conn, bool *moved)
 
 static struct kvfi_moon_reply *add_reply(struct kvfi_moon_conn *conn)
 {
+    struct kvfi_moon_reply *reply;
+
     if (!conn->replies) conn->replies = kvfi_alloc_zeroed(KVFI_MOON_REPLIES, sizeof *conn->replies);
-    return conn->replies ? &conn->replies[(conn->reply_first + conn->reply_count++) % KVFI_MOON_REPLIES] : NULL;
+    if (!conn->replies) return NULL;
+    reply = &conn->replies[(conn->reply_first + conn->reply_count++) % KVFI_MOON_REPLIES];
+    *reply = (struct kvfi_moon_reply){.with_status = false};
+    return reply;
 }
 
 /* ---- requests --------------------------------------------------------------------------------------------------- */
 
-/* Answers a request that may not be, and reads no more. */
-static bool refuse(struct kvfi_moon_conn *conn, bool with_status)
+/* Answers a request that may not be, and reads no more. Without a reason its header is none. */
+static bool refuse(struct kvfi_moon_conn *conn, const struct kvfi_moon_refusal *refusal)
 {
+    bool with_status = refusal && kvfi_moon_is_v2(conn->request.opcode);
     struct kvfi_moon_reply *reply = with_status ? add_reply(conn) : NULL;
 
-    if (reply) *reply = (struct kvfi_moon_reply){.with_status = true};
+    kvfi_moon_refusals_tell(&conn->thread->server->refusals, conn->fd, conn->head, refusal);
+    if (reply) reply->with_status = true;
     if (reply) kvfi_moon_pack_status(KVFI_MOON_REJECTED, reply->status);
     conn->refused = true;
     conn->refused_aloud = with_status;
@@ -203,45 +207,54 @@ static bool wrote(struct kvfi_moon_conn *conn)
 {
     struct kvfi_moon_reply *reply = NULL;
 
-    release(conn, &conn->region);
+    release(conn, &conn->use, true);
     if (!kvfi_moon_is_v2(conn->request.opcode)) return true;
     reply = add_reply(conn);
     if (!reply) return false;
-    *reply = (struct kvfi_moon_reply){.with_status = true};
+    reply->with_status = true;
     kvfi_moon_pack_status(KVFI_MOON_ACCEPTED, reply->status);
+    return true;
+}
+
+/* A read is answered from where its bytes lie, which are used until they are sent. */
+static bool begin_read(struct kvfi_moon_conn *conn)
+{
+    const struct kvfi_moon_header *request = &conn->request;
+    struct kvfi_moon_reply *reply = add_reply(conn);
+    struct kvfi_moon_refusal refusal;
+
+    conn->many = true;
+    if (!reply) return false;
+    if (!kvfi_moon_regions_use(conn->thread->server->serving.regions, false, request->address, request->bytes,
+                               &reply->use, &refusal)) {
+        conn->reply_count--;
+        return refuse(conn, &refusal);
+    }
+    reply->with_status = kvfi_moon_is_v2(request->opcode);
+    if (reply->with_status) kvfi_moon_pack_status(KVFI_MOON_ACCEPTED, reply->status);
+    return true;
+}
+
+static bool begin_write(struct kvfi_moon_conn *conn)
+{
+    const struct kvfi_moon_header *request = &conn->request;
+    struct kvfi_moon_refusal refusal;
+
+    if (!kvfi_moon_regions_use(conn->thread->server->serving.regions, true, request->address, request->bytes,
+                               &conn->use, &refusal))
+        return refuse(conn, &refusal);
+    conn->body = (char *)(uintptr_t)request->address;
+    conn->body_left = request->bytes;
+    conn->many = request->bytes < SMALL_BYTES;
     return true;
 }
 
 /* A header is complete. False without memory. */
 static bool begin_request(struct kvfi_moon_conn *conn)
 {
-    struct kvfi_moon_regions *regions = conn->thread->server->serving.regions;
-    struct kvfi_moon_header *request = &conn->request;
-    struct kvfi_moon_reply *reply;
-    struct kvfi_moon_region *region;
-
     conn->head_bytes = 0;
-    if (!kvfi_moon_parse_header(conn->head, request)) return refuse(conn, false);
-    region = kvfi_moon_regions_use(regions, request->address, request->bytes);
-    if (!region) return refuse(conn, kvfi_moon_is_v2(request->opcode));
-    if (kvfi_moon_is_write(request->opcode)) {
-        conn->region = region;
-        conn->body = (char *)(uintptr_t)request->address;
-        conn->body_left = request->bytes;
-        conn->many = request->bytes < SMALL_BYTES;
-        return true;
-    }
-    conn->many = true;
-    reply = add_reply(conn);
-    if (!reply) {
-        kvfi_moon_regions_release(regions, region);
-        return false;
-    }
-    *reply = (struct kvfi_moon_reply){.with_status = kvfi_moon_is_v2(request->opcode),
-                                      .memory = (const char *)(uintptr_t)request->address, .bytes = request->bytes,
-                                      .region = region};
-    if (reply->with_status) kvfi_moon_pack_status(KVFI_MOON_ACCEPTED, reply->status);
-    return true;
+    if (!kvfi_moon_parse_header(conn->head, &conn->request)) return refuse(conn, NULL);
+    return kvfi_moon_is_write(conn->request.opcode) ? begin_write(conn) : begin_read(conn);
 }
 
 /* Takes input in. Returns how much of it: all, unless replies wait for room or the connection is refused. -1: no
