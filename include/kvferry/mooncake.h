@@ -283,8 +283,8 @@ struct kvf_mooncake_batch_spec {
     size_t range_count;
     uint64_t flags;                /**< enum kvf_mooncake_transfer_flag; default 0 */
     int64_t timeout_ns;            /**< from submit on; default 60 s */
-    const char *notify_name;       /**< copied; default NULL. Else this notify is sent to the peer once all ranges are */
-    const char *notify_message;    /**< DONE, and the batch fails when that fails */
+    const char *notify_name;       /**< copied; default NULL. Else this notify goes to the peer once all ranges are */
+    const char *notify_message;    /**< DONE, and the batch fails when it fails */
 };
 
 /** How far a batch is. */

@@ -8,7 +8,7 @@ import threading
 import time
 import unittest
 
-from kit import Case, KVFERRY_HOST, moved, noise, until
+from kit import Case, KVFERRY_HOST, golden, moved, noise, until
 import peer
 from peer import OK, REFUSED, READ, WRITE, V2, fill, frame, take
 
@@ -168,7 +168,7 @@ class Descriptor(Initiator):
         listener = peer.Listener("127.0.0.1", 0, serve)
         self.addCleanup(listener.close)
         engine.must("probe", segment=f"127.0.0.1:{listener.port}")
-        self.assertEqual(seen, [bytes.fromhex("0400000000000000037b7d0a")])
+        self.assertEqual(seen, [golden("probe_request")])
 
 
 class Requests(Initiator):

@@ -33,6 +33,11 @@ def noise(size, shift=0):
     return (turned * (size // len(turned) + 1))[:size]
 
 
+def golden(name):
+    """The bytes of a frame, from tests/golden/mooncake."""
+    return bytes.fromhex((FOLDER.parent / "golden" / "mooncake" / (name + ".hex")).read_text())
+
+
 def until(condition, what, deadline=None):
     """Polls a condition until it holds, and returns what it gave."""
     end = time.monotonic() + (deadline or DEADLINE)

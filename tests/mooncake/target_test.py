@@ -10,7 +10,7 @@ import threading
 import time
 import unittest
 
-from kit import Case, KVFERRY_HOST, noise, until
+from kit import Case, KVFERRY_HOST, golden, noise, until
 import peer
 from peer import HEADER, READ, WRITE, V2, Lane, Refused, Lost, address_of, ask, connect, dump, frame, take
 
@@ -72,13 +72,10 @@ class Handshake(Target):
 
     def test_T1_golden_frames(self):
         engine, _ = self.start()
-        rows = [("0400000000000000037b7d0a", b'\x16\0\0\0\0\0\0\0\x03{"status":"success"}\n'),
-                (frame(peer.NOTIFY, '{"name":"agentA","notify_msg":"kv-42 done"}\n').hex(),
-                 b'\x24\0\0\0\0\0\0\0\x02{"name":"","notify_msg":"success"}\n')]
-        for request, answer in rows:
-            with connect(engine.hand) as link:
-                link.sendall(bytes.fromhex(request))
-                self.assertEqual(self.ends(link), answer)
+        for request, answer in (("probe_request", "probe_reply"), ("notify_request", "notify_reply")):
+            with self.subTest(request), connect(engine.hand) as link:
+                link.sendall(golden(request))
+                self.assertEqual(self.ends(link), golden(answer))
 
     def test_T1_request_in_single_bytes(self):
         engine, _ = self.start()
