@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvferry's engine in a process of its own, driven by lines of JSON; host.py tells the lines. Beside those:
  *
- *   open      takes any number of kvf_mooncake_options by its name, too
+ *   open      takes any number of kvf_mooncake_options by its name, too, and log: a file for warnings
  *   move      timeout_ms, stop; answers status and outcomes [failed, done, in doubt]
  *   info      segment -> what is known of it
  *   refresh   segment
+ *   guard     grids [[address, stride, bytes]], blocks -> guard: a number
+ *   grant     guard, list of blocks
+ *   revoke    guard, list, timeout_ms
+ *   count     guard, list -> bytes
+ *   unguard   guard
  */
 #include <fcntl.h>
 #include <jansson.h>
@@ -21,7 +26,10 @@
 
 #define MS ((int64_t)1000000)
 
+enum { GUARDS = 16 };
+
 static kvf_mooncake *engine;
+static kvf_mooncake_guard *guards[GUARDS];
 
 static int64_t number(const json_t *line, const char *name, int64_t otherwise)
 {
@@ -67,6 +75,9 @@ static json_t *do_open(const json_t *line)
     options.handshake_timeout_ns = number(line, "handshake_ms", options.handshake_timeout_ns / MS) * MS;
     options.progress_timeout_ns = number(line, "progress_ms", options.progress_timeout_ns / MS) * MS;
     options.log = (struct kvf_log_sink){.fd = STDERR_FILENO, .level = KVF_LOG_ERROR};
+    if (json_object_get(line, "log") != NULL)
+        options.log = (struct kvf_log_sink){.fd = open(text(line, "log"), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC,
+                                                       0600), .level = KVF_LOG_WARN};
     enum kvf_status status = kvf_mooncake_open(&options, &engine, &error);
     json_t *out = answer(status, &error);
     if (status == KVF_OK) {
@@ -239,6 +250,91 @@ static json_t *do_refresh(const json_t *line)
     return answer(status, &error);
 }
 
+/* ---- guards ------------------------------------------------------------------------------------------------- */
+
+static json_t *do_guard(const json_t *line)
+{
+    const json_t *list = json_object_get(line, "grids");
+    size_t count = json_array_size(list), free_place = 0;
+    struct kvf_mooncake_grid *grids = calloc(count + 1, sizeof *grids);
+    struct kvf_error error = {.text = ""};
+
+    while (free_place < GUARDS && guards[free_place] != NULL)
+        free_place++;
+    if (grids == NULL || free_place == GUARDS)
+        abort();
+    for (size_t i = 0; i < count; i++) {
+        const json_t *grid = json_array_get(list, i);
+        grids[i] = (struct kvf_mooncake_grid){at(grid, 0), (int64_t)at(grid, 1), (int64_t)at(grid, 2)};
+    }
+    json_t *out = answer(
+        kvf_mooncake_guard_open(engine, grids, count, number(line, "blocks", 0), &guards[free_place], &error), &error);
+    json_object_set_new(out, "guard", json_integer((json_int_t)free_place));
+    free(grids);
+    return out;
+}
+
+static kvf_mooncake_guard **guard_of(const json_t *line)
+{
+    int64_t index = number(line, "guard", 0);
+    if (index < 0 || index >= GUARDS || guards[index] == NULL)
+        abort();
+    return &guards[index];
+}
+
+static int64_t *blocks_of(const json_t *line, size_t *count)
+{
+    const json_t *list = json_object_get(line, "list");
+    int64_t *blocks = calloc(json_array_size(list) + 1, sizeof *blocks);
+    if (blocks == NULL)
+        abort();
+    *count = json_array_size(list);
+    for (size_t i = 0; i < *count; i++)
+        blocks[i] = json_integer_value(json_array_get(list, i));
+    return blocks;
+}
+
+static json_t *do_grant(const json_t *line)
+{
+    struct kvf_error error = {.text = ""};
+    size_t count;
+    int64_t *blocks = blocks_of(line, &count);
+    enum kvf_status status = kvf_mooncake_guard_grant(*guard_of(line), blocks, count, &error);
+    free(blocks);
+    return answer(status, &error);
+}
+
+static json_t *do_revoke(const json_t *line)
+{
+    struct kvf_error error = {.text = ""};
+    size_t count;
+    int64_t *blocks = blocks_of(line, &count);
+    enum kvf_status status =
+        kvf_mooncake_guard_revoke(*guard_of(line), blocks, count, number(line, "timeout_ms", 10000) * MS, &error);
+    free(blocks);
+    return answer(status, &error);
+}
+
+static json_t *do_count(const json_t *line)
+{
+    struct kvf_error error = {.text = ""};
+    int64_t bytes = 0;
+    size_t count;
+    int64_t *blocks = blocks_of(line, &count);
+    json_t *out = answer(kvf_mooncake_guard_count(*guard_of(line), blocks, count, &bytes, &error), &error);
+    json_object_set_new(out, "bytes", json_integer(bytes));
+    free(blocks);
+    return out;
+}
+
+static json_t *do_unguard(const json_t *line)
+{
+    kvf_mooncake_guard **guard = guard_of(line);
+    kvf_mooncake_guard_close(*guard);
+    *guard = NULL;
+    return json_pack("{s:b}", "ok", 1);
+}
+
 static const struct {
     const char *name;
     json_t *(*run)(const json_t *line);
@@ -246,6 +342,8 @@ static const struct {
     {"open", do_open},         {"map", do_map},   {"register", do_register}, {"unregister", do_unregister},
     {"move", do_move},         {"moves", do_moves}, {"notify", do_notify},   {"notifies", do_notifies},
     {"probe", do_probe},       {"info", do_info}, {"refresh", do_refresh},
+    {"guard", do_guard},       {"grant", do_grant}, {"revoke", do_revoke},   {"count", do_count},
+    {"unguard", do_unguard},
 };
 
 static json_t *run(const json_t *line)

@@ -82,6 +82,27 @@ class WheelToKvferry(Wheel, Case):
         results, *_ = self.restart(data_port=0)
         self.assertEqual([one["ok"] for one in results], [False] * self.calls_after_restart)  # for ever
 
+    def test_guarded(self):
+        """It writes what is granted; what is not fails with its -1, and it goes on."""
+        initiator, target, local, remote = self.pair()
+        block = 8192
+        target.must("guard", grids=[[remote.address, block, block]], blocks=128)
+        for turn in range(5):
+            granted = list(range(turn, turn + 20))
+            target.must("grant", list=granted)
+            self.move(initiator, target, True, local, remote, [(at * 5000, at * block, block) for at in granted])
+            self.right(remote)
+            self.assertEqual(target.must("count", list=granted)["bytes"], len(granted) * block)
+            for write, offset in ((True, 100 * block), (True, (turn + 20) * block - 8), (False, turn * block)):
+                answer = initiator.call("move", write=write, segment=target.segment,
+                                        ranges=[[local.address, remote.address + offset, 16]])
+                self.assertEqual(answer.get("error"), "move: -1")
+            self.right(local, remote)
+            target.must("revoke", list=granted, timeout_ms=5000)
+            self.assertFalse(initiator.call("move", write=True, segment=target.segment,
+                                            ranges=[[local.address, remote.address + turn * block, 16]])["ok"])
+            self.right(remote)
+
     def test_it_fetches_what_kvferry_publishes(self):
         initiator, target, *_ = self.pair()
         for _ in range(20):
