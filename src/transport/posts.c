@@ -2,119 +2,18 @@
 /* All with the lock held, but for connecting and moving. */
 #include "transport/posts.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/array.h"
 #include "base/error.h"
-#include "sys/thread.h"
 
-/* ---- whose turn it is ------------------------------------------------------------------------------------------- */
-
-static void *post_thread(void *thread);
-
-/* Returns 0, or the number of an error. */
-static int add_thread(struct kvfi_posts *posts)
+static struct kvfi_post *of(struct kvfi_crew_item *item)
 {
-    struct kvfi_post_thread *thread = &posts->threads[posts->thread_count];
-    int failure;
-
-    thread->posts = posts;
-    thread->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (thread->wake_fd < 0) return errno;
-    failure = kvfi_thread_start(&thread->thread, post_thread, thread);
-    if (failure == 0) posts->thread_count++;
-    else close(thread->wake_fd);
-    return failure;
-}
-
-/* A thread for what nobody would take: `spare` threads are about to look by themselves. */
-static void find_thread(struct kvfi_posts *posts, size_t spare)
-{
-    if (posts->stopping || posts->ready_count <= spare) return;
-    if (posts->ready_count <= posts->idle_threads + spare) {
-        pthread_cond_signal(&posts->changed);
-    } else if (posts->thread_count < posts->ops->max_threads) {
-        (void)add_thread(posts); /* where there can be no more, those there are take it later */
-    }
-}
-
-/* With threads getting scarce each peer has one, so that those which stand still leave some to the others. */
-static bool may_run(const struct kvfi_posts *posts, const struct kvfi_post_peer *peer)
-{
-    bool plenty = posts->ops->stays_busy || posts->running_count < posts->ops->max_threads / 2;
-
-    return peer->queued > 0 && (peer->running == 0 || (plenty && peer->running < posts->peer_threads));
-}
-
-static void make_ready(struct kvfi_posts *posts, struct kvfi_post_peer *peer, size_t spare)
-{
-    if (peer->is_ready || !may_run(posts, peer)) return;
-    peer->is_ready = true;
-    peer->next_ready = NULL;
-    *(posts->ready_first ? &posts->ready_last->next_ready : &posts->ready_first) = peer;
-    posts->ready_last = peer;
-    posts->ready_count++;
-    find_thread(posts, spare);
-}
-
-static void remove_ready(struct kvfi_posts *posts, struct kvfi_post_peer *peer)
-{
-    struct kvfi_post_peer *before = NULL;
-
-    if (!peer->is_ready) return;
-    for (struct kvfi_post_peer *at = posts->ready_first; at != peer; at = at->next_ready) before = at;
-    *(before ? &before->next_ready : &posts->ready_first) = peer->next_ready;
-    if (posts->ready_last == peer) posts->ready_last = before;
-    peer->is_ready = false;
-    posts->ready_count--;
-}
-
-static void queue_post(struct kvfi_posts *posts, struct kvfi_post *post)
-{
-    struct kvfi_post_peer *peer = post->peer;
-
-    post->wake_fd = -1;
-    *(peer->first ? &peer->last->next : &peer->first) = post;
-    peer->last = post;
-    peer->queued++;
-    make_ready(posts, peer, 0);
-}
-
-/* Takes the next post of the peer whose turn it is; its other posts may follow. */
-static struct kvfi_post *begin_post(struct kvfi_posts *posts, int wake_fd)
-{
-    struct kvfi_post_peer *peer = posts->ready_first;
-    struct kvfi_post *post = peer->first;
-    eventfd_t ignored;
-
-    eventfd_read(wake_fd, &ignored);
-    remove_ready(posts, peer);
-    peer->first = post->next;
-    if (!peer->first) peer->last = NULL;
-    peer->queued--;
-    peer->running++;
-    post->wake_fd = wake_fd;
-    post->next = posts->running;
-    posts->running = post;
-    posts->running_count++;
-    make_ready(posts, peer, 0);
-    return post;
-}
-
-static void leave_running(struct kvfi_posts *posts, struct kvfi_post *post)
-{
-    struct kvfi_post **at = &posts->running;
-
-    while (*at != post) at = &(*at)->next;
-    *at = post->next;
-    posts->running_count--;
-    post->peer->running--;
+    return (struct kvfi_post *)item;
 }
 
 /* ---- ends ------------------------------------------------------------------------------------------------------- */
@@ -130,7 +29,7 @@ static void settle(struct kvfi_posts *posts, struct kvfi_post_peer *peer)
 {
     struct kvfi_post_peer **at = &posts->peers;
 
-    if (!peer->ended || peer->queued > 0 || peer->running > 0) return;
+    if (!peer->ended || peer->lane.queued > 0 || peer->lane.running > 0) return;
     if (!peer->quietly) kvfi_tell_peer_down(posts->queue, peer->number, peer->status, peer->text);
     while (*at != peer) at = &(*at)->next;
     *at = peer->next;
@@ -152,11 +51,10 @@ static void finish_post(struct kvfi_posts *posts, struct kvfi_post *post, enum k
 
 static void stop_post(struct kvfi_post *post, enum kvf_status status, const char *text)
 {
-    if (atomic_load(&post->stop)) return;
+    if (atomic_load(&post->item.stop)) return;
     post->stop_status = status;
     snprintf(post->stop_text, sizeof post->stop_text, "%s", text);
-    atomic_store(&post->stop, true);
-    eventfd_write(post->wake_fd, 1);
+    kvfi_crew_stop(&post->item);
 }
 
 static bool is_meant(const struct kvfi_post *post, const uint64_t *cookie)
@@ -168,24 +66,16 @@ static bool is_meant(const struct kvfi_post *post, const uint64_t *cookie)
 static void stop_posts(struct kvfi_posts *posts, struct kvfi_post_peer *peer, const uint64_t *cookie,
                        enum kvf_status status, const char *text)
 {
-    struct kvfi_post **at = &peer->first;
+    struct kvfi_crew_item *next;
 
-    peer->last = NULL;
-    while (*at) {
-        struct kvfi_post *post = *at;
-
-        if (is_meant(post, cookie)) {
-            *at = post->next;
-            peer->queued--;
-            finish_post(posts, post, status, 0, text);
-        } else {
-            peer->last = post;
-            at = &post->next;
-        }
+    for (struct kvfi_crew_item *item = peer->lane.first; item; item = next) {
+        next = item->next;
+        if (!is_meant(of(item), cookie)) continue;
+        kvfi_crew_drop(&posts->crew, item);
+        finish_post(posts, of(item), status, 0, text);
     }
-    if (peer->queued == 0) remove_ready(posts, peer);
-    for (struct kvfi_post *post = posts->running; post; post = post->next)
-        if (post->peer == peer && is_meant(post, cookie)) stop_post(post, status, text);
+    for (struct kvfi_crew_item *item = posts->crew.running; item; item = item->next)
+        if (item->lane == &peer->lane && is_meant(of(item), cookie)) stop_post(of(item), status, text);
 }
 
 void kvfi_posts_end(struct kvfi_posts *posts, struct kvfi_post_peer *peer, enum kvf_status status, const char *text)
@@ -202,73 +92,57 @@ void kvfi_posts_end(struct kvfi_posts *posts, struct kvfi_post_peer *peer, enum 
 
 /* ---- the threads ------------------------------------------------------------------------------------------------ */
 
-static void connected(struct kvfi_posts *posts, struct kvfi_post *post, enum kvf_status status, const char *text)
+static void connected(struct kvfi_posts *posts, struct kvfi_post *post)
 {
     struct kvfi_post_peer *peer = post->peer;
+    const struct kvf_error error = post->error;
+    enum kvf_status status = post->status;
 
     finish_post(posts, post, KVF_OK, 0, NULL);
     if (!peer->ended) {
-        kvfi_tell_connected(posts->queue, peer->number, status, status == KVF_OK ? NULL : text);
+        kvfi_tell_connected(posts->queue, peer->number, status, status == KVF_OK ? NULL : error.text);
         peer->connected = status == KVF_OK;
         peer->quietly = status != KVF_OK;
         if (peer->connected && posts->ops->watch) posts->ops->watch(posts->owner, peer);
     }
-    if (status != KVF_OK) kvfi_posts_end(posts, peer, status, text);
+    if (status != KVF_OK) kvfi_posts_end(posts, peer, status, error.text);
     else settle(posts, peer);
 }
 
 /* Who was asked to stop and did not come to the end says why it was asked. */
-static void moved(struct kvfi_posts *posts, struct kvfi_post *post, enum kvf_status status, int64_t bytes,
-                  const char *text)
+static void moved(struct kvfi_posts *posts, struct kvfi_post *post)
 {
     struct kvfi_post_peer *peer = post->peer;
+    enum kvf_status status = post->status;
     char why[KVF_ERROR_TEXT_BYTES];
-    bool whole = status == KVF_OK && bytes == post->source.bytes;
+    bool whole = status == KVF_OK && post->bytes == post->source.bytes;
 
-    snprintf(why, sizeof why, "%s", text);
-    if (!whole && atomic_load(&post->stop)) {
+    snprintf(why, sizeof why, "%s", post->error.text);
+    if (!whole && atomic_load(&post->item.stop)) {
         status = post->stop_status;
         snprintf(why, sizeof why, "%s", post->stop_text);
     }
-    finish_post(posts, post, status, bytes, why);
+    finish_post(posts, post, status, post->bytes, why);
     if (status == KVF_ERR_PEER_LOST) kvfi_posts_end(posts, peer, status, why);
     else settle(posts, peer);
 }
 
-static void run_post(struct kvfi_posts *posts, int wake_fd)
+static void run_post(void *owner, struct kvfi_crew_item *item)
 {
-    struct kvfi_post *post = begin_post(posts, wake_fd);
-    struct kvf_error error = {.text = ""};
-    enum kvf_status status;
-    int64_t bytes = 0;
+    struct kvfi_posts *posts = owner;
+    struct kvfi_post *post = of(item);
 
-    pthread_mutex_unlock(&posts->lock);
-    status = post->connects ? posts->ops->connect(posts->owner, post->peer, post, &error)
-                            : posts->ops->move(posts->owner, post, &bytes, &error);
-    pthread_mutex_lock(&posts->lock);
-    leave_running(posts, post);
-    make_ready(posts, post->peer, 1);
-    if (post->connects) connected(posts, post, status, error.text);
-    else moved(posts, post, status, bytes, error.text);
+    post->error = (struct kvf_error){.text = ""};
+    post->status = post->connects ? posts->ops->connect(posts->owner, post->peer, post, &post->error)
+                                  : posts->ops->move(posts->owner, post, &post->bytes, &post->error);
 }
 
-static void *post_thread(void *argument)
+static void post_ended(void *owner, struct kvfi_crew_item *item)
 {
-    struct kvfi_post_thread *thread = argument;
-    struct kvfi_posts *posts = thread->posts;
+    struct kvfi_post *post = of(item);
 
-    pthread_mutex_lock(&posts->lock);
-    while (!posts->stopping) {
-        if (posts->ready_first) {
-            run_post(posts, thread->wake_fd);
-        } else {
-            posts->idle_threads++;
-            pthread_cond_wait(&posts->changed, &posts->lock);
-            posts->idle_threads--;
-        }
-    }
-    pthread_mutex_unlock(&posts->lock);
-    return NULL;
+    if (post->connects) connected(owner, post);
+    else moved(owner, post);
 }
 
 /* ---- init and fini ---------------------------------------------------------------------------------------------- */
@@ -277,52 +151,46 @@ enum kvf_status kvfi_posts_init(struct kvfi_posts *posts, const struct kvfi_post
                                 struct kvfi_queue *queue, struct kvf_error *error)
 {
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    int64_t side_by_side = processors > 0 && processors < ops->peer_threads ? processors : ops->peer_threads;
     int failure;
 
     memset(posts, 0, sizeof *posts);
     posts->ops = ops;
     posts->owner = owner;
     posts->queue = queue;
-    posts->peer_threads = ops->peer_threads;
-    if (processors > 0 && processors < posts->peer_threads) posts->peer_threads = processors;
+    posts->rules = (struct kvfi_crew_rules){.max_threads = ops->max_threads, .lane_items = (size_t)side_by_side,
+                                            .stays_busy = ops->stays_busy, .run = run_post, .ended = post_ended};
     pthread_mutex_init(&posts->lock, NULL);
-    pthread_cond_init(&posts->changed, NULL);
-    failure = add_thread(posts);
+    kvfi_crew_init(&posts->crew, &posts->rules, &posts->lock, posts);
+    pthread_mutex_lock(&posts->lock);
+    failure = kvfi_crew_start(&posts->crew);
+    pthread_mutex_unlock(&posts->lock);
     if (failure == 0) return KVF_OK;
-    pthread_cond_destroy(&posts->changed);
+    kvfi_crew_fini(&posts->crew);
     pthread_mutex_destroy(&posts->lock);
     return kvfi_fail(error, KVF_ERR_SYSTEM, "%s: cannot start a thread: %s", ops->name, strerror(failure));
 }
 
 static void drop_peer(struct kvfi_posts *posts, struct kvfi_post_peer *peer)
 {
-    while (peer->first) {
-        struct kvfi_post *post = peer->first;
+    while (peer->lane.first) {
+        struct kvfi_crew_item *item = peer->lane.first;
 
-        peer->first = post->next;
-        free_post(post);
+        kvfi_crew_drop(&posts->crew, item);
+        free_post(of(item));
     }
     posts->ops->free_peer(posts->owner, peer);
 }
 
 void kvfi_posts_fini(struct kvfi_posts *posts)
 {
-    pthread_mutex_lock(&posts->lock);
-    posts->stopping = true;
-    for (struct kvfi_post *post = posts->running; post; post = post->next) stop_post(post, KVF_ERR_CLOSED, "closed");
-    pthread_cond_broadcast(&posts->changed);
-    pthread_mutex_unlock(&posts->lock);
-    for (size_t i = 0; i < posts->thread_count; i++) {
-        pthread_join(posts->threads[i].thread, NULL);
-        close(posts->threads[i].wake_fd);
-    }
+    kvfi_crew_fini(&posts->crew);
     while (posts->peers) {
         struct kvfi_post_peer *peer = posts->peers;
 
         posts->peers = peer->next;
         drop_peer(posts, peer);
     }
-    pthread_cond_destroy(&posts->changed);
     pthread_mutex_destroy(&posts->lock);
 }
 
@@ -358,8 +226,9 @@ static struct kvfi_post *new_post(struct kvfi_post_peer *peer, struct kvf_error 
         kvfi_fail_memory(error, "a post");
         return NULL;
     }
-    atomic_init(&post->stop, false);
     post->peer = peer;
+    post->stop_status = KVF_ERR_CLOSED; /* of a stop that nobody asked for */
+    snprintf(post->stop_text, sizeof post->stop_text, "closed");
     return post;
 }
 
@@ -382,7 +251,7 @@ enum kvf_status kvfi_posts_add(struct kvfi_posts *posts, struct kvfi_post_peer *
     posts->peers = peer;
     if (post) {
         post->connects = true;
-        queue_post(posts, post);
+        (void)kvfi_crew_push(&posts->crew, &peer->lane, &post->item); /* there is a thread */
     } else {
         peer->connected = true;
         kvfi_tell_connected(posts->queue, peer->number, KVF_OK, NULL);
@@ -420,7 +289,7 @@ enum kvf_status kvfi_posts_post(struct kvfi_posts *posts, uint64_t number, const
     if (status == KVF_OK) {
         post->source = *source;
         post->cookie = cookie;
-        queue_post(posts, post);
+        (void)kvfi_crew_push(&posts->crew, &post->peer->lane, &post->item); /* there is a thread */
         post = NULL;
     }
     pthread_mutex_unlock(&posts->lock);

@@ -3,55 +3,52 @@
  *  how each ends in its one event.
  *
  *  The transport embeds `kvfi_post_peer` as the first member of its own peers, and says in a table how to connect, to
- *  move and to free. Threads are made as posts need them, so a peer that stands still keeps its own posts and no
- *  other's; peers take turns. `lock` guards everything but connecting and moving.
+ *  move and to free. A crew of threads takes posts, so a peer that stands still keeps its own posts and no other's.
+ *  `lock` guards everything but connecting and moving.
  */
 #ifndef KVFI_TRANSPORT_POSTS_H
 #define KVFI_TRANSPORT_POSTS_H
 
-#include <pthread.h>
-#include <stdatomic.h>
-
+#include "sys/crew.h"
 #include "transport/queue.h"
 
-enum { KVFI_POST_THREADS = 128 /* at most */, KVFI_POST_TEXT_BYTES = 160 };
+enum { KVFI_POST_TEXT_BYTES = 160 };
 
 struct kvfi_post {
-    struct kvfi_post *next; /* in its peer's queue, or among those under way */
+    struct kvfi_crew_item item;  /* first. Whoever moves it stops soon once `item.stop` is set */
     struct kvfi_post_peer *peer;
-    bool connects;          /* no ranges: connects the peer */
+    bool connects;               /* no ranges: connects the peer */
     struct kvfi_range_source source;
     uint64_t cookie;
-    int wake_fd;            /* readable once `stop` is set; -1 while queued */
-    atomic_bool stop;       /* asks who moves it to stop soon; the lock guards what follows */
-    enum kvf_status stop_status;
+    enum kvf_status stop_status; /* why it was stopped */
     char stop_text[KVFI_POST_TEXT_BYTES];
+    enum kvf_status status;      /* what became of it */
+    int64_t bytes;
+    struct kvf_error error;
 };
 
 struct kvfi_post_peer {
-    struct kvfi_post_peer *next, *next_ready;
-    struct kvfi_post *first, *last; /* queued */
-    int64_t queued, running;
+    struct kvfi_post_peer *next;
+    struct kvfi_crew_lane lane;
     uint64_t number;
-    bool is_ready;                  /* among those with a queued post that a thread may take */
     bool connected;
-    bool ended;                     /* takes no more; goes with its last post */
-    bool quietly;                   /* no PEER_DOWN: disconnected, or never connected */
-    enum kvf_status status;         /* why it ended */
+    bool ended;             /* takes no more; goes with its last post */
+    bool quietly;           /* no PEER_DOWN: disconnected, or never connected */
+    enum kvf_status status; /* why it ended */
     char text[KVFI_POST_TEXT_BYTES];
 };
 
 /** How a transport does it. `owner` is what init was given. */
 struct kvfi_posts_ops {
     const char *name;      /* of the transport, for messages */
-    size_t max_threads;    /* at most KVFI_POST_THREADS */
+    size_t max_threads;
     int64_t peer_threads;  /* posts of one peer that are under way at a time: at most, and no more than processors */
     bool stays_busy;       /* moving never waits for a peer: a peer may have all threads, not half of them */
     /** Connects, without the lock; NULL where peers are connected when they are added. What it stores in the peer is
      *  looked at by `watch`, `unwatch` and `free_peer` alone. */
     enum kvf_status (*connect)(void *owner, struct kvfi_post_peer *peer, const struct kvfi_post *post,
                                struct kvf_error *error);
-    /** Moves a post, without the lock, and stops soon once `post->stop` is set. `*bytes` is what is placed. With
+    /** Moves a post, without the lock, and stops soon once `post->item.stop` is set. `*bytes` is what is placed. With
      *  KVF_ERR_PEER_LOST the peer ends. */
     enum kvf_status (*move)(void *owner, struct kvfi_post *post, int64_t *bytes, struct kvf_error *error);
     /** Begins and ends looking out for the peer's end; the lock is held. NULL is fine. */
@@ -66,21 +63,10 @@ struct kvfi_posts {
     void *owner;
     struct kvfi_queue *queue; /* where events go */
     pthread_mutex_t lock;
-    pthread_cond_t changed;   /* a peer is ready, or it closes */
+    struct kvfi_crew_rules rules;
+    struct kvfi_crew crew;
     struct kvfi_post_peer *peers;
-    struct kvfi_post_peer *ready_first, *ready_last;
-    size_t ready_count;
-    struct kvfi_post *running;
-    size_t running_count;
-    int64_t peer_threads;
     uint64_t next_peer;
-    bool stopping;
-    size_t thread_count, idle_threads;
-    struct kvfi_post_thread {
-        struct kvfi_posts *posts;
-        pthread_t thread;
-        int wake_fd;
-    } threads[KVFI_POST_THREADS];
 };
 
 /** Prepares in the caller's memory, and starts the first thread. On failure fini is not to be called.

@@ -43,12 +43,12 @@ static enum kvf_status test_connect(void *owner, struct kvfi_post_peer *peer, co
 static enum kvf_status test_move(void *owner, struct kvfi_post *post, int64_t *bytes, struct kvf_error *error)
 {
     struct world *world = owner;
-    struct pollfd wake = {.fd = post->wake_fd, .events = POLLIN};
+    struct pollfd wake = {.fd = post->item.wake_fd, .events = POLLIN};
 
     (void)error;
     atomic_fetch_add(&world->moving, 1);
     if (of(post)->stands_still && poll(&wake, 1, 30000) != 1) return KVF_ERR_TIMEOUT;
-    if (!atomic_load(&post->stop)) *bytes = post->source.bytes;
+    if (!atomic_load(&post->item.stop)) *bytes = post->source.bytes;
     atomic_fetch_sub(&world->moving, 1);
     return KVF_OK;
 }

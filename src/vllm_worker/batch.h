@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** @file batch.h  Batches of writes to peers, each made by a thread that may block on its peer alone.
  *
- *  A batch is all that became ready for one pull. Batches of one peer wait for each other (two run side by side; one,
- *  while half of all threads are busy), those of different peers do not: threads are made as they are needed. What
- *  peers see when one fails is a number, that of upstream's transfer engine; the reason is kept beside it.
+ *  A batch is all that became ready for one pull. A crew of threads makes them: those of one peer wait for each other
+ *  (two run side by side; one, while half of all threads are busy), those of different peers do not. What peers see when
+ *  one fails is a number, that of upstream's transfer engine; the reason is kept beside it.
  */
 #ifndef KVFI_VLLM_WORKER_BATCH_H
 #define KVFI_VLLM_WORKER_BATCH_H
 
-#include <stdatomic.h>
-#include <stdbool.h>
-
 #include "kvferry/mooncake.h"
 #include "kvferry/vllm.h"
 #include "loop/loop.h"
-#include "sys/log.h"
+#include "sys/crew.h"
 
 enum {
     KVFI_VLLM_WRITE_FAILED = -1, /* what upstream's engine returns, whatever happened */
@@ -24,7 +21,7 @@ enum {
 
 struct kvfi_vllm_batch {
     struct kvfi_loop_command command; /* first: by which it comes back */
-    struct kvfi_vllm_batch *next;     /* in a queue, or among those under way */
+    struct kvfi_crew_item item;       /* of the thread that makes it: ends early once `stop` is set */
     /* Filled by the owner, borrowed until `ended`. */
     const char *session;              /* "HOST:PORT" */
     kvf_vllm_write **writes;
@@ -34,9 +31,6 @@ struct kvfi_vllm_batch {
     /** By the loop's thread, exactly once, unless the writers are destroyed. */
     void (*ended)(void *owner, struct kvfi_vllm_batch *batch);
     void *context;                    /* the owner's */
-    /* Of the thread that makes it. */
-    atomic_bool stop;                 /* end it early; `wake_fd` is readable then */
-    int wake_fd;
     /* What became of it. */
     int64_t started_ns, ended_ns;
     int code;                         /* 0: every byte is in the peer's memory */

@@ -38,7 +38,7 @@ static int fake_write(void *context, struct kvfi_vllm_batch *batch, struct kvf_e
     fake->calls[fake->call_count++ % FAKE_CALLS] = call;
     fake->running++;
     pthread_cond_broadcast(&fake->changed);
-    while (is_held(fake, batch->session) && !atomic_load(&batch->stop)) {
+    while (is_held(fake, batch->session) && !atomic_load(&batch->item.stop)) {
         struct timespec until;
 
         clock_gettime(CLOCK_REALTIME, &until);

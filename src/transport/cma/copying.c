@@ -203,7 +203,7 @@ enum kvf_status kvfi_cma_copy(void *transport, struct kvfi_post *post, int64_t *
     copying->transport = transport;
     copying->post = post;
     copying->left = post->source.bytes;
-    while (status == KVF_OK && !copying->over && !atomic_load(&post->stop)) {
+    while (status == KVF_OK && !copying->over && !atomic_load(&post->item.stop)) {
         status = gather(copying, error);
         if (status == KVF_OK && copying->batch_bytes > 0) status = write_batch(copying, bytes, error);
     }

@@ -9,6 +9,8 @@
 #include "base/error.h"
 #include "sys/clock.h"
 
+enum { POST_THREADS = 128, PEER_POSTS = 4 };
+
 static struct kvfi_moon_peer *moon(struct kvfi_post_peer *peer)
 {
     return (struct kvfi_moon_peer *)peer;
@@ -22,7 +24,7 @@ static enum kvf_status connect_peer(void *owner, struct kvfi_post_peer *base, co
     struct kvfi_transport *transport = owner;
     struct kvfi_moon_peer *peer = moon(base);
     const struct kvfi_moon_limit limit = {.deadline_ns = kvfi_now_ns() + transport->config.connect_timeout_ns,
-                                          .stop = &post->stop, .wake_fd = post->wake_fd};
+                                          .stop = &post->item.stop, .wake_fd = post->item.wake_fd};
     enum kvf_status status = kvfi_moon_acquire_named(transport->engine, peer->endpoint, &limit, &peer->segment, error);
 
     if (status == KVF_OK)
@@ -117,7 +119,7 @@ static enum kvf_status move_ranges(void *owner, struct kvfi_post *post, int64_t 
     job.segment = moon(post->peer)->segment;
     job.is_write = job.stop_at_failure = true;
     job.wire = transport->config.wire;
-    job.limit = (struct kvfi_moon_limit){.deadline_ns = INT64_MAX / 2, .stop = &post->stop, .wake_fd = post->wake_fd};
+    job.limit = (struct kvfi_moon_limit){.deadline_ns = INT64_MAX / 2, .stop = &post->item.stop, .wake_fd = post->item.wake_fd};
     job.next = next_given;
     job.context = &given;
     kvfi_moon_run(&job);
@@ -129,8 +131,8 @@ static enum kvf_status move_ranges(void *owner, struct kvfi_post *post, int64_t 
 
 const struct kvfi_posts_ops kvfi_moon_posts = {
     .name = "mooncake",
-    .max_threads = KVFI_POST_THREADS,
-    .peer_threads = 4,
+    .max_threads = POST_THREADS,
+    .peer_threads = PEER_POSTS,
     .connect = connect_peer,
     .move = move_ranges,
     .watch = watch_peer,
