@@ -2,8 +2,8 @@
 /** @file batch.h  Batches of writes to peers, each made by a thread that may block on its peer alone.
  *
  *  A batch is all that became ready for one pull. A crew of threads makes them: those of one peer wait for each other
- *  (two run side by side; one, while half of all threads are busy), those of different peers do not. What peers see when
- *  one fails is a number, that of upstream's transfer engine; the reason is kept beside it.
+ *  (two run side by side; one, while half of all threads are busy), those of different peers do not. What peers see
+ *  when one fails is a number, that of upstream's transfer engine; the reason is kept beside it.
  */
 #ifndef KVFI_VLLM_WORKER_BATCH_H
 #define KVFI_VLLM_WORKER_BATCH_H

@@ -124,8 +124,8 @@ static enum kvf_status move(kvf_mooncake *engine, struct kvfi_moon_segment *segm
 
 int kvfi_vllm_engine_write(void *engine, struct kvfi_vllm_batch *batch, struct kvf_error *reason)
 {
-    const struct kvfi_moon_limit limit = {.deadline_ns = kvfi_deadline_after(batch->timeout_ns), .stop = &batch->item.stop,
-                                          .wake_fd = batch->item.wake_fd};
+    const struct kvfi_moon_limit limit = {.deadline_ns = kvfi_deadline_after(batch->timeout_ns),
+                                          .stop = &batch->item.stop, .wake_fd = batch->item.wake_fd};
     struct kvfi_moon_segment *segment = NULL;
     enum kvf_status status = kvfi_moon_acquire_named(engine, batch->session, &limit, &segment, reason);
 

@@ -119,7 +119,8 @@ static enum kvf_status move_ranges(void *owner, struct kvfi_post *post, int64_t 
     job.segment = moon(post->peer)->segment;
     job.is_write = job.stop_at_failure = true;
     job.wire = transport->config.wire;
-    job.limit = (struct kvfi_moon_limit){.deadline_ns = INT64_MAX / 2, .stop = &post->item.stop, .wake_fd = post->item.wake_fd};
+    job.limit = (struct kvfi_moon_limit){.deadline_ns = INT64_MAX / 2, .stop = &post->item.stop,
+                                         .wake_fd = post->item.wake_fd};
     job.next = next_given;
     job.context = &given;
     kvfi_moon_run(&job);
