@@ -192,7 +192,7 @@ class Guards(Guarded):
         engine, region = self.guarded(64 << 20)
         every = list(range((64 << 20) // BLOCK))
         engine.must("grant", list=every)
-        stop = threading.Event()
+        stop, lost = threading.Event(), []
 
         def pour():
             while not stop.is_set():
@@ -202,7 +202,7 @@ class Guards(Guarded):
                         while not stop.is_set():
                             link.sendall(bytes(1 << 20))
                 except OSError:
-                    pass
+                    lost.append(None)
         threads = [threading.Thread(target=pour) for _ in range(3)]
         for thread in threads:
             thread.start()
@@ -210,7 +210,8 @@ class Guards(Guarded):
             until(lambda: not any(region.bytes[:4096]), "the first bytes are in memory")
             engine.must("revoke", list=every, timeout_ms=0)
             region.bytes[:] = bytes(region.model)
-            time.sleep(0.3)  # whoever still wrote would do so now
+            before = len(lost)
+            until(lambda: len(lost) >= before + 20, "all of them are turned away")
         finally:
             stop.set()
             for thread in threads:
