@@ -15,10 +15,17 @@ struct kvfi_moon_block {
     bool asked;         /* this call asks for it */
 };
 
+/** Guards over the same blocks, as groups of one cache are: what lies at an address is looked up once for all. */
+struct kvfi_moon_shape {
+    struct kvfi_moon_grids grids;
+    kvf_mooncake_guard **guards; /* the one that admitted last comes first */
+    size_t count, capacity;
+};
+
 struct kvf_mooncake_guard {
     struct kvfi_moon_regions *regions;
     uint64_t number;    /* among the engine's, from 1 on: for messages */
-    struct kvfi_moon_grids grids;
+    struct kvfi_moon_shape *shape;
     struct kvfi_moon_block *blocks;
     int64_t block_count;
     int64_t granted;    /* blocks that are */
@@ -27,6 +34,8 @@ struct kvf_mooncake_guard {
     bool wants_news;
 };
 
+/** Frees it, and its guards with it. NULL is fine for both. */
+void kvfi_moon_shape_free(struct kvfi_moon_shape *shape);
 void kvfi_moon_guard_free(kvf_mooncake_guard *guard);
 
 /** True when all of [address, last] lies in blocks that have been granted since `era`, each by any guard. Else
@@ -37,8 +46,8 @@ bool kvfi_moon_admits(struct kvfi_moon_regions *regions, uint64_t address, uint6
 /** Counts the bytes of a request that has ended, in every guard, and tells who asked. */
 void kvfi_moon_count_arrived(struct kvfi_moon_regions *regions, const struct kvfi_moon_use *use);
 
-/** True when a block of the guard, or of any, lies in the buffer. */
-bool kvfi_moon_guard_lies_in(const kvf_mooncake_guard *guard, const struct kvfi_moon_region *region);
+/** True when a block of these, or of any guard, lies in the buffer. */
+bool kvfi_moon_grids_lie_in(const struct kvfi_moon_grids *grids, const struct kvfi_moon_region *region);
 bool kvfi_moon_is_guarded(const struct kvfi_moon_regions *regions, const struct kvfi_moon_region *region);
 
 /** Tells everyone who asked for news. */

@@ -90,6 +90,22 @@ bool kvfi_moon_grids_next(const struct kvfi_moon_grids *grids, struct kvfi_moon_
     return settle_anywhere(grids, spot);
 }
 
+bool kvfi_moon_grids_equal(const struct kvfi_moon_grids *a, const struct kvfi_moon_grids *b)
+{
+    bool equal = a->block_count == b->block_count && a->stack_count == b->stack_count;
+
+    for (size_t i = 0; equal && i < a->stack_count; i++) {
+        const struct kvfi_moon_stack *one = &a->stacks[i], *other = &b->stacks[i];
+
+        equal = one->base == other->base && one->last == other->last && one->stride == other->stride &&
+                one->slot_count == other->slot_count;
+        for (size_t j = 0; equal && j < one->slot_count; j++)
+            equal = one->slots[j].offset == other->slots[j].offset && one->slots[j].bytes == other->slots[j].bytes &&
+                    one->slots[j].skip == other->slots[j].skip;
+    }
+    return equal;
+}
+
 /* ---- making ----------------------------------------------------------------------------------------------------- */
 
 /* A grid while they are arranged. */

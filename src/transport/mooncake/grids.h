@@ -49,6 +49,9 @@ enum kvf_status kvfi_moon_grids_init(struct kvfi_moon_grids *grids, const struct
                                      int64_t block_count, struct kvf_error *error);
 void kvfi_moon_grids_fini(struct kvfi_moon_grids *grids);
 
+/** True when the same blocks lie at the same places, however the grids were listed. */
+bool kvfi_moon_grids_equal(const struct kvfi_moon_grids *a, const struct kvfi_moon_grids *b);
+
 /** The first block that ends at `address` or behind it; false where there is none. */
 bool kvfi_moon_grids_seek(const struct kvfi_moon_grids *grids, uint64_t address, struct kvfi_moon_spot *spot);
 /** The next one by address; false behind the last, and `spot` is of no use any more. */

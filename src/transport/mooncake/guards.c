@@ -41,10 +41,10 @@ static bool touches_asked(const kvf_mooncake_guard *guard, const struct kvfi_moo
 {
     uint64_t last = use->address + (use->bytes - 1);
     struct kvfi_moon_spot spot;
-    bool more = kvfi_moon_grids_seek(&guard->grids, use->address, &spot);
+    bool more = kvfi_moon_grids_seek(&guard->shape->grids, use->address, &spot);
 
     while (more && spot.first <= last && !guard->blocks[spot.block].asked)
-        more = kvfi_moon_grids_next(&guard->grids, &spot);
+        more = kvfi_moon_grids_next(&guard->shape->grids, &spot);
     return more && spot.first <= last;
 }
 
@@ -93,7 +93,22 @@ static bool guard_region(struct kvfi_moon_regions *regions, struct kvfi_moon_reg
     return busy;
 }
 
-static enum kvf_status add_guard(struct kvfi_moon_regions *regions, kvf_mooncake_guard *guard, struct kvf_error *error)
+/* The shape that has these blocks: one that is there, or `own`, which is added then and NULL afterwards. */
+static struct kvfi_moon_shape *find_shape(struct kvfi_moon_regions *regions, struct kvfi_moon_shape **own)
+{
+    struct kvfi_moon_shape *shape = *own;
+
+    for (size_t i = 0; i < regions->shape_count; i++)
+        if (kvfi_moon_grids_equal(&regions->shapes[i]->grids, &shape->grids)) return regions->shapes[i];
+    if (!kvfi_array_grow((void **)&regions->shapes, regions->shape_count, &regions->shape_capacity,
+                         sizeof *regions->shapes))
+        return NULL;
+    *own = NULL;
+    return regions->shapes[regions->shape_count++] = shape;
+}
+
+static enum kvf_status add_guard(struct kvfi_moon_regions *regions, kvf_mooncake_guard *guard,
+                                 struct kvfi_moon_shape **own, struct kvf_error *error)
 {
     enum kvf_status status = KVF_OK;
     bool busy = false;
@@ -101,17 +116,35 @@ static enum kvf_status add_guard(struct kvfi_moon_regions *regions, kvf_mooncake
     pthread_mutex_lock(&regions->lock);
     if (regions->guard_count >= MAX_GUARDS)
         status = kvfi_fail(error, KVF_ERR_LIMIT, "%zu guards are open, at most %d", regions->guard_count, MAX_GUARDS);
-    else if (!kvfi_array_grow((void **)&regions->guards, regions->guard_count, &regions->guard_capacity,
-                              sizeof(kvf_mooncake_guard *)))
+    if (status == KVF_OK) guard->shape = find_shape(regions, own);
+    if (status == KVF_OK && (!guard->shape || !kvfi_array_grow((void **)&guard->shape->guards, guard->shape->count,
+                                                               &guard->shape->capacity, sizeof(guard))))
         status = kvfi_fail_memory(error, "a guard");
     if (status == KVF_OK) {
         guard->number = ++regions->next_guard;
-        regions->guards[regions->guard_count++] = guard;
+        guard->shape->guards[guard->shape->count++] = guard;
+        regions->guard_count++;
         for (size_t i = 0; i < regions->count; i++)
-            if (kvfi_moon_guard_lies_in(guard, regions->sorted[i])) busy |= guard_region(regions, regions->sorted[i]);
+            if (kvfi_moon_grids_lie_in(&guard->shape->grids, regions->sorted[i]))
+                busy |= guard_region(regions, regions->sorted[i]);
     }
     pthread_mutex_unlock(&regions->lock);
     if (busy) close_revoked(regions);
+    return status;
+}
+
+static enum kvf_status make_shape(const struct kvf_mooncake_grid *grids, size_t grid_count, int64_t block_count,
+                                  struct kvfi_moon_shape **out, struct kvf_error *error)
+{
+    struct kvfi_moon_shape *shape = kvfi_alloc_zeroed(1, sizeof *shape);
+    enum kvf_status status = KVF_OK;
+
+    /* Room for its first guard, so that none is without. */
+    if (!shape || !kvfi_array_grow((void **)&shape->guards, 0, &shape->capacity, sizeof(kvf_mooncake_guard *)))
+        status = kvfi_fail_memory(error, "a guard");
+    if (status == KVF_OK) status = kvfi_moon_grids_init(&shape->grids, grids, grid_count, block_count, error);
+    if (status == KVF_OK) *out = shape;
+    else kvfi_moon_shape_free(shape);
     return status;
 }
 
@@ -119,7 +152,8 @@ enum kvf_status kvfi_moon_guard_open(struct kvfi_moon_regions *regions, const st
                                      size_t grid_count, int64_t block_count, kvf_mooncake_guard **out,
                                      struct kvf_error *error)
 {
-    kvf_mooncake_guard *guard;
+    struct kvfi_moon_shape *shape = NULL;
+    kvf_mooncake_guard *guard = NULL;
     enum kvf_status status;
 
     if (block_count <= 0 || (!grids && grid_count > 0))
@@ -127,18 +161,21 @@ enum kvf_status kvfi_moon_guard_open(struct kvfi_moon_regions *regions, const st
                          "least 1 block", block_count, grid_count, grids ? "an address" : "NULL");
     if (block_count > INT32_MAX)
         return kvfi_fail(error, KVF_ERR_LIMIT, "guard: %" PRId64 " blocks, at most %d", block_count, INT32_MAX);
+    status = make_shape(grids, grid_count, block_count, &shape, error);
+    if (status != KVF_OK) goto done;
     guard = kvfi_alloc_zeroed(1, sizeof *guard);
-    if (!guard) return kvfi_fail_memory(error, "a guard");
+    if (guard) guard->blocks = kvfi_alloc_zeroed((size_t)block_count, sizeof *guard->blocks);
+    if (!guard || !guard->blocks) {
+        status = kvfi_fail_memory(error, "the blocks of a guard");
+        goto done;
+    }
     guard->regions = regions;
     guard->block_count = block_count;
-    status = kvfi_moon_grids_init(&guard->grids, grids, grid_count, block_count, error);
-    if (status == KVF_OK) {
-        guard->blocks = kvfi_alloc_zeroed((size_t)block_count, sizeof *guard->blocks);
-        if (!guard->blocks) status = kvfi_fail_memory(error, "the blocks of a guard");
-    }
-    if (status == KVF_OK) status = add_guard(regions, guard, error);
+    status = add_guard(regions, guard, &shape, error);
+done:
     if (status == KVF_OK) *out = guard;
     else kvfi_moon_guard_free(guard);
+    kvfi_moon_shape_free(shape);
     return status;
 }
 
@@ -320,7 +357,7 @@ static bool look_at_all(kvf_mooncake_guard *guard)
     for (struct kvfi_moon_use *use = guard->regions->condemned; use; use = use->next) {
         struct kvfi_moon_spot spot;
 
-        if (!kvfi_moon_grids_seek(&guard->grids, use->address, &spot) ||
+        if (!kvfi_moon_grids_seek(&guard->shape->grids, use->address, &spot) ||
             spot.first > use->address + (use->bytes - 1))
             continue;
         quiet = false;
@@ -329,13 +366,19 @@ static bool look_at_all(kvf_mooncake_guard *guard)
     return quiet;
 }
 
+/* A shape goes with its last guard. */
 static void take_out(struct kvfi_moon_regions *regions, const kvf_mooncake_guard *guard)
 {
-    size_t index = 0;
+    struct kvfi_moon_shape *shape = guard->shape;
+    size_t index = 0, place = 0;
 
-    while (regions->guards[index] != guard) index++;
-    regions->guards[index] = regions->guards[--regions->guard_count];
-    regions->last_guard = 0;
+    while (shape->guards[index] != guard) index++;
+    shape->guards[index] = shape->guards[--shape->count];
+    regions->guard_count--;
+    if (shape->count > 0) return;
+    while (regions->shapes[place] != shape) place++;
+    regions->shapes[place] = regions->shapes[--regions->shape_count];
+    kvfi_moon_shape_free(shape);
 }
 
 void kvf_mooncake_guard_close(kvf_mooncake_guard *guard)

@@ -32,8 +32,8 @@ enum kvf_status kvfi_moon_regions_init(struct kvfi_moon_regions *regions, struct
 
 void kvfi_moon_regions_fini(struct kvfi_moon_regions *regions)
 {
-    for (size_t i = 0; i < regions->guard_count; i++) kvfi_moon_guard_free(regions->guards[i]);
-    free(regions->guards);
+    for (size_t i = 0; i < regions->shape_count; i++) kvfi_moon_shape_free(regions->shapes[i]);
+    free(regions->shapes);
     kvfi_moon_regions_drop(regions->sorted, regions->count);
     free(regions->sorted);
     free(regions->operations);

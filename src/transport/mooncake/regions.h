@@ -54,9 +54,8 @@ struct kvfi_moon_regions {
     uint64_t next_operation;
     uint64_t *operations;
     size_t operation_count, operation_capacity;
-    kvf_mooncake_guard **guards;
-    size_t guard_count, guard_capacity;
-    size_t last_guard;                   /* which one admitted last: where to look first */
+    struct kvfi_moon_shape **shapes;     /* of guards; the one that admitted last comes first */
+    size_t shape_count, shape_capacity, guard_count;
     uint64_t next_guard;
     uint64_t era;                        /* counts grants of blocks that had none */
     struct kvfi_moon_use *guarded;       /* requests under way in guarded buffers, */
