@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The stream of a data connection, into an engine that has one buffer between bytes that nobody may write: whatever
- * comes, they stay, and the connection ends once the client has sent all and reads. A second buffer is guarded; only its
- * blocks with odd numbers are granted, and the others stay. In the input, every 8 bytes "@@@@@@@@" stand for the address
- * of the first buffer, and "########" for that of block 1 in the second. */
+ * comes, they stay, and the connection ends once the client has sent all and reads. A second buffer is guarded; its
+ * blocks with odd numbers are granted, and the others stay. In the input, every 8 bytes "@@@@@@@@" stand for the
+ * address of the first buffer, and "########" for that of block 1 in the second. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
