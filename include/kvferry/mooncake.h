@@ -6,8 +6,8 @@
  *  "HOST:RPC_PORT" ("[V6]:RPC_PORT"). Peers read and write the *buffers* that were registered, by absolute address.
  *  docs/mooncake.md maps each call of the other engine to one of these.
  *
- *  There is no authentication in this protocol: whoever reaches the data port reads and writes every registered buffer,
- *  and nothing but that. Bind to an address that only peers reach.
+ *  There is no authentication in this protocol: whoever reaches the data port reads and writes every registered buffer
+ *  that is not guarded, and nothing but that. Bind to an address that only peers reach.
  *
  *  Threads: every function may be called from any thread, several at once; kvf_mooncake_close must be the last call.
  *  Transfers are made by the calling thread and block it until they have ended; other threads serve peers.

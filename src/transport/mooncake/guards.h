@@ -33,7 +33,8 @@ bool kvfi_moon_guard_is_quiet(kvf_mooncake_guard *guard, const int64_t *blocks, 
  *  may call no function of this engine. */
 typedef void kvfi_moon_guard_news(void *context);
 
-/** Sets who is told news of this guard; NULL: nobody. When it returns the former one is not called any more. */
+/** Sets who is told news of this guard; NULL: nobody. When it returns the former one is not called any more; nor is any
+ *  after the guard was closed. */
 void kvfi_moon_guard_set_news(kvf_mooncake_guard *guard, kvfi_moon_guard_news *news, void *context);
 
 /** Asks to be told once, and no more until it is asked again: as soon as bytes were counted in blocks of this guard, or

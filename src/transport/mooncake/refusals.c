@@ -36,7 +36,6 @@ static bool take_line(struct kvfi_moon_refusals *refusals, int64_t *untold)
     *untold = refusals->untold;
     refusals->since_ns += taken ? KVFI_SECOND : 0;
     refusals->untold = taken ? 0 : refusals->untold + 1;
-    refusals->count++;
     pthread_mutex_unlock(&refusals->lock);
     return taken;
 }

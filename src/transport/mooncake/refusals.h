@@ -14,7 +14,6 @@ struct kvfi_moon_refusals {
     pthread_mutex_t lock;
     int64_t since_ns;  /* lines are earned from then on, one a second */
     int64_t untold;    /* refusals without a line since the last one */
-    int64_t count;     /* of all */
 };
 
 void kvfi_moon_refusals_init(struct kvfi_moon_refusals *refusals, struct kvfi_log *log);
