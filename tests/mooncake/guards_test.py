@@ -10,7 +10,7 @@ import threading
 import time
 import unittest
 
-from kit import noise, until
+from kit import KVFERRY_HOST, noise, until
 from peer import HEADER, READ, WRITE, V2, Lane, Refused, take
 from target_test import STATUS_OK, STATUS_REFUSED, Target
 
@@ -217,6 +217,66 @@ class Guards(Guarded):
             for thread in threads:
                 thread.join()
         self.right(region)
+
+    def test_G3_revoked_blocks_are_the_owners_alone(self):
+        """Initiators write all blocks, again and again; each block that was revoked stays what its owner makes it."""
+        engine, region = self.guarded(progress_ms=20000)
+        stop, draw = threading.Event(), random.Random(8)
+
+        def write(options, sizes):
+            initiator = self.engine([KVFERRY_HOST], **options)
+            local = self.region(initiator, BLOCK * BLOCKS)
+            done = 0
+            while not stop.is_set():
+                size = sizes * BLOCK
+                ranges = [[local.address + at, region.address + at, size] for at in range(0, BLOCK * BLOCKS, size)]
+                done += initiator.call("move", write=True, segment=engine.segment, ranges=ranges)["outcomes"][1]
+            written.append(done)
+        written = []
+        threads = [threading.Thread(target=write, args=one) for one in (({}, 1), ({"lanes": 4}, 2), ({"v1": True}, 1))]
+        for thread in threads:
+            thread.start()
+        granted = {}
+        try:
+            for turn in range(400):
+                block = draw.randrange(BLOCKS)
+                place = slice(block * BLOCK, (block + 1) * BLOCK)
+                if block in granted:
+                    engine.must("revoke", list=[block], timeout_ms=draw.choice((0, 1, 5000)))
+                    del granted[block]
+                    region.bytes[place] = region.model[place] = noise(BLOCK, turn)
+                else:
+                    self.assertEqual(region.bytes[place], bytes(region.model[place]))
+                    engine.must("grant", list=[block])
+                    granted[block] = turn
+            until(lambda: self.count(engine, *granted) > 0, "something arrives where it is granted")
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(len(written), 3)
+        for block in set(range(BLOCKS)) - set(granted):
+            place = slice(block * BLOCK, (block + 1) * BLOCK)
+            self.assertEqual(region.bytes[place], bytes(region.model[place]))
+
+    def test_G2_each_range_has_its_outcome(self):
+        for options in ({}, {"lanes": 4}, {"v1": True}):
+            with self.subTest(**options):
+                engine, region = self.guarded()
+                engine.must("grant", list=list(range(0, BLOCKS, 2)))
+                initiator = self.engine([KVFERRY_HOST], **options)
+                local = self.region(initiator, BLOCK * BLOCKS)
+                ranges = [[local.address + at, region.address + at, BLOCK] for at in range(0, BLOCK * BLOCKS, BLOCK)]
+                answer = initiator.call("move", write=True, segment=engine.segment, ranges=ranges)
+                self.assertEqual(answer["status"], "KVF_ERR_PEER_LOST" if "v1" in options else "KVF_ERR_REFUSED")
+                failed, done, in_doubt = answer["outcomes"]
+                self.assertEqual((failed + in_doubt, done), (BLOCKS // 2, BLOCKS // 2))
+                for at in range(0, BLOCK * BLOCKS, 2 * BLOCK):
+                    region.model[at:at + BLOCK] = local.model[at:at + BLOCK]
+                self.right(region)
+                answer = initiator.call("move", write=False, segment=engine.segment, ranges=ranges)
+                self.assertEqual(answer["outcomes"][1], 0)
+                self.right(local)
 
     def test_G4_what_gets_guarded(self):
         engine, region = self.start(BLOCK * BLOCKS)

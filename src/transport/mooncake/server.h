@@ -76,6 +76,7 @@ struct kvfi_moon_conn {
     bool ended;                      /* the peer sends no more */
     bool refused;                    /* nothing is read any more; closed once replies are out */
     bool refused_aloud;              /* with a status, which the peer shall be able to read */
+    bool refused_write;              /* without one: a reset tells it, as an orderly end says that all was read */
     bool draining;                   /* they are out: what comes in is thrown away */
     uint64_t drain_left;
     int64_t deadline_ns;             /* 0 between requests */

@@ -7,6 +7,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <linux/sockios.h>
 
 #include "base/array.h"
 #include "sys/clock.h"
@@ -200,6 +201,7 @@ static bool refuse(struct kvfi_moon_conn *conn, const struct kvfi_moon_refusal *
     if (reply) kvfi_moon_pack_status(KVFI_MOON_REJECTED, reply->status);
     conn->refused = true;
     conn->refused_aloud = with_status;
+    conn->refused_write = refusal && !with_status && kvfi_moon_is_write(conn->request.opcode);
     return true;
 }
 
@@ -398,6 +400,18 @@ static void begin_draining(struct kvfi_moon_conn *conn)
     drain(conn);
 }
 
+/* Its bytes may have been read with its header: the kernel would see nothing unread, and end in order. Replies that are
+ * still on their way go first. */
+static void end_refused(struct kvfi_moon_conn *conn)
+{
+    const struct linger at_once = {.l_onoff = 1};
+    int unsent = 0;
+
+    if (conn->refused_write && ioctl(conn->fd, SIOCOUTQ, &unsent) == 0 && unsent == 0)
+        setsockopt(conn->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    kvfi_moon_conn_close(conn, "refused");
+}
+
 /* Decides what is waited for. `moved`: bytes went in or out. */
 static void settle(struct kvfi_moon_conn *conn, bool moved)
 {
@@ -406,7 +420,7 @@ static void settle(struct kvfi_moon_conn *conn, bool moved)
     wait_for_much(conn);
     if (conn->reply_count == 0 && conn->refused) {
         if (conn->refused_aloud) begin_draining(conn);
-        else kvfi_moon_conn_close(conn, "refused");
+        else end_refused(conn);
         return;
     }
     if (conn->ended && conn->reply_count == 0 && !conn->held) {
