@@ -14,6 +14,7 @@ static const struct {
 } families[] = {
     {"align", answer_align},
     {"coalesce", answer_coalesce},
+    {"extent", answer_extent},
     {"plan", answer_plan},
     {"ranks", answer_ranks},
     {"register", answer_register},

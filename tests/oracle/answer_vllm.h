@@ -65,6 +65,7 @@ void answer_error(json_t *answer, const char *text);
 /** One per family: adds to `answer` what the case's `expect` would have. */
 void answer_align(struct answer_reader *reader, const json_t *input, json_t *answer);
 void answer_coalesce(struct answer_reader *reader, const json_t *input, json_t *answer);
+void answer_extent(struct answer_reader *reader, const json_t *input, json_t *answer);
 void answer_plan(struct answer_reader *reader, const json_t *input, json_t *answer);
 void answer_ranks(struct answer_reader *reader, const json_t *input, json_t *answer);
 void answer_register(struct answer_reader *reader, const json_t *input, json_t *answer);
