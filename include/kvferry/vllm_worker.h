@@ -7,8 +7,16 @@
  *  engine step (struct kvf_vllm_step) and tell what is over when asked (kvf_vllm_worker_collect).
  *
  *  A consumer's blocks belong to the worker until it has told the request as received. A request that failed is told
- *  only when no peer can write into its blocks any more: each has answered, its data connection is gone, or
- *  settle_timeout_ns has passed, in which case the reason says so. Until then it is *failed, unsettled*.
+ *  only when each peer that was asked has answered, its data connection is gone, or settle_timeout_ns has passed, in
+ *  which case the reason says so. Until then it is *failed, unsettled*.
+ *
+ *  Peers write into blocks from when a request is asked for until it is received, or failed and settled. Before and
+ *  after that what they write is refused, and reading always is (check_grants). The protocol says neither who writes
+ *  nor for which request: of requests that are fetched at the same time, one's peers can write the other's blocks.
+ *  A request is received when every byte of its blocks has come, not when producers say so. When some are missing
+ *  arrival_timeout_ns after the last word, it fails (check_arrivals). Bytes are counted: whether they are the right
+ *  ones, and came but once, is not seen. A layer that producers do not have is missing, too: leave it out of the
+ *  registration.
  *
  *  Threads: a worker has one thread of its own, on which all its sockets, deadlines and requests live. Functions may be
  *  called from any thread, but not from the log sink; each hands its work to that thread and waits for the verdict,
@@ -77,7 +85,8 @@ struct kvf_vllm_worker_options {
                                           long and receive_slack_ns longer. Default 480 s */
     int64_t receive_slack_ns;        /**< default 60 s */
     int64_t settle_timeout_ns;       /**< a failed request whose blocks a peer may still write is told so long after its
-                                          failure all the same; default 0 = never */
+                                          failure all the same: with check_grants they are taken back then, else that
+                                          is no proof. Default 0 = never */
     int64_t topology_refresh_ns;     /**< what a registry said is asked again before use when it is older or incomplete,
                                           or its engine did not answer; default 30 s */
     int64_t max_pulls;               /**< pulls that wait for readiness or are written, in all; default 65536 */
@@ -88,6 +97,15 @@ struct kvf_vllm_worker_options {
     int64_t max_prepared;            /**< layouts of peers that are remembered; default 1024 */
     int64_t event_capacity;          /**< events held; the oldest go. Default 65536 */
     struct kvf_log_sink log;
+    int32_t check_grants;            /**< consumer: peers write into blocks of requests that are fetched from somebody,
+                                          and nowhere else, and read nothing. Needs to know what ids stand for: of a
+                                          model with recurrent state group_kinds, and kernel_blocks_per_block where it
+                                          is not 1. 0 = whoever reaches the data port reads and writes all registered
+                                          memory. Default 1 */
+    int32_t check_arrivals;          /**< consumer, with check_grants: a request is received when all bytes of its
+                                          blocks have come, whatever producers say. Default 1 */
+    int64_t arrival_timeout_ns;      /**< how long bytes are waited for that producers said they have written; default
+                                          1 s, 0 = not at all */
 };
 
 /** Fills `options` with the defaults. `size` is sizeof(struct kvf_vllm_worker_options) as the caller compiled it. */
@@ -108,9 +126,10 @@ KVF_API enum kvf_status kvf_vllm_worker_open(const struct kvf_vllm_worker_option
  *  @param regions  acquired
  *  @param has_opaque_row  1: the registration has opaque storages
  *  @return KVF_OK; KVF_ERR_AGAIN (requests are out that use the earlier memory); KVF_ERR_INVALID_ARGUMENT: a region
- *          that lies in no allocation; KVF_ERR_EXISTS: allocations overlap; KVF_ERR_UNREACHABLE "Failed to register ...
- *          with the Mooncake bootstrap server at ... after 3 attempts."; KVF_ERR_REFUSED with what the registry
- *          answered; KVF_ERR_TIMEOUT; KVF_ERR_ADDRESS_IN_USE; KVF_ERR_NO_MEMORY; KVF_ERR_SYSTEM */
+ *          that lies in no allocation, or whose blocks overlap; KVF_ERR_EXISTS: allocations overlap; KVF_ERR_LIMIT: too
+ *          many lists of groups; KVF_ERR_UNREACHABLE "Failed to register ... with the Mooncake bootstrap server at ...
+ *          after 3 attempts."; KVF_ERR_REFUSED with what the registry answered; KVF_ERR_TIMEOUT;
+ *          KVF_ERR_ADDRESS_IN_USE; KVF_ERR_NO_MEMORY; KVF_ERR_SYSTEM */
 KVF_API enum kvf_status kvf_vllm_worker_register(kvf_vllm_worker *worker, const struct kvf_vllm_storage *memory,
                                                  size_t memory_count, const kvf_vllm_regions *regions,
                                                  int32_t has_opaque_row, struct kvf_error *error);
@@ -180,7 +199,8 @@ enum kvf_vllm_event_kind {
     KVF_VLLM_EVENT_ASKED = 6,       /**< consumer: a pull went to one worker */
     KVF_VLLM_EVENT_RECEIVED = 7,    /**< consumer: a request is whole */
     KVF_VLLM_EVENT_FAILED = 8,      /**< consumer: a request failed; its blocks are not settled yet */
-    KVF_VLLM_EVENT_SETTLED = 9,     /**< consumer: no peer can write into a failed request's blocks any more */
+    KVF_VLLM_EVENT_SETTLED = 9,     /**< consumer: no peer writes into a failed request's blocks any more; with
+                                         KVF_ERR_IN_DOUBT that is not proven */
     KVF_VLLM_EVENT_REFUSED = 10     /**< producer: a whole pull was answered by ERROR or LAYOUT_MISS */
 };
 
@@ -225,6 +245,10 @@ struct kvf_vllm_worker_stats {
     int64_t engines;                          /**< consumer: known */
     int64_t ignored_ids;                      /**< consumer: in answers, of requests that were not asked for there, or
                                                    that had been answered before */
+    int64_t refused_accesses;                 /**< consumer: requests of peers at the data port for what they may not
+                                                   write or read */
+    int64_t short_arrivals, late_arrivals;    /**< consumer: requests that failed since bytes were missing, and those
+                                                   whose bytes came after the last word */
 };
 
 /** Writes the counters. @return KVF_OK; KVF_ERR_INVALID_ARGUMENT (struct_size) */

@@ -108,6 +108,8 @@ static void set_timeouts(const struct vllm_endpoint *endpoint, struct kvf_vllm_w
         options->connector_timeout_ns = endpoint->connector_timeout_ns;
     if (endpoint->topology_refresh_ns > 0)
         options->topology_refresh_ns = endpoint->topology_refresh_ns;
+    if (endpoint->arrival_timeout_ns > 0)
+        options->arrival_timeout_ns = endpoint->arrival_timeout_ns;
     if (endpoint->register_attempts > 0)
         options->register_attempts = (int32_t)endpoint->register_attempts;
 }
@@ -202,6 +204,8 @@ static int open_worker(struct vllm_serve *serve, int signal_fd)
     options.data_port = (int32_t)endpoint->data_port;
     options.bootstrap_url = serve->options->role == KVF_VLLM_PRODUCER && url[0] != '\0' ? url : NULL;
     options.layout_ids = endpoint->layout_ids;
+    options.check_grants = endpoint->check_grants;
+    options.check_arrivals = endpoint->check_arrivals;
     options.abort_request_timeout_ns = serve->config.abort_request_timeout_ns;
     options.connector_timeout_ns = serve->config.connector_timeout_ns;
     set_timeouts(endpoint, &options);
@@ -362,7 +366,8 @@ static void add_stats(struct vllm_serve *serve, json_t *event)
                 {"pulls_sent", stats.pulls_sent}, {"requests_received", stats.requests_received},
                 {"failed_recvs", stats.failed_recvs}, {"unsettled", stats.unsettled}, {"malformed", stats.malformed},
                 {"queries", stats.queries}, {"registrations", stats.registrations}, {"engines", stats.engines},
-                {"ignored_ids", stats.ignored_ids}};
+                {"ignored_ids", stats.ignored_ids}, {"refused_accesses", stats.refused_accesses},
+                {"short_arrivals", stats.short_arrivals}, {"late_arrivals", stats.late_arrivals}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         json_object_set_new(event, rows[i].name, json_integer(rows[i].number));
 }

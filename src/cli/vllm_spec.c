@@ -35,6 +35,7 @@ static bool take_timeouts(struct json_take *take, const json_t *object, struct v
            json_take_seconds(take, object, "settle_timeout_s", &out->settle_timeout_ns) &&
            json_take_seconds(take, object, "connector_timeout_s", &out->connector_timeout_ns) &&
            json_take_seconds(take, object, "topology_refresh_s", &out->topology_refresh_ns) &&
+           json_take_seconds(take, object, "arrival_timeout_s", &out->arrival_timeout_ns) &&
            json_take_seconds(take, object, "wait_s", &out->wait_ns);
 }
 
@@ -62,11 +63,12 @@ static bool take_endpoint(struct json_take *up, const json_t *root, struct vllm_
     static const char *const members[] = {
         "host", "engine_id", "dp_rank", "pp_rank", "side_port", "rpc_port", "data_port", "bootstrap", "serve_bootstrap",
         "remote_engine_id", "remote_bootstrap_addr", "layout_ids", "abort_timeout_s", "slack_s", "settle_timeout_s",
-        "connector_timeout_s", "topology_refresh_s", "register_attempts", "wait_s",
+        "connector_timeout_s", "topology_refresh_s", "register_attempts", "wait_s", "check_grants", "check_arrivals",
+        "arrival_timeout_s",
         "extra_config", "comment", NULL};
     const json_t *object = json_object_get(root, "endpoint");
     struct json_take take = json_take_below("endpoint");
-    *out = (struct vllm_endpoint){.pp_rank = -1, .layout_ids = true};
+    *out = (struct vllm_endpoint){.pp_rank = -1, .layout_ids = true, .check_grants = true, .check_arrivals = true};
     if (!json_take_has(root, "endpoint"))
         return true;
     bool fits = json_take_known(&take, object, members) && json_take_text(&take, object, "host", &out->host) &&
@@ -81,7 +83,9 @@ static bool take_endpoint(struct json_take *up, const json_t *root, struct vllm_
                 json_take_int(&take, object, "data_port", 0, 65535, &out->data_port) &&
                 json_take_int(&take, object, "register_attempts", 1, 1000, &out->register_attempts) &&
                 take_switch(&take, object, "serve_bootstrap", &out->serve_bootstrap) &&
-                take_switch(&take, object, "layout_ids", &out->layout_ids) && take_timeouts(&take, object, out);
+                take_switch(&take, object, "layout_ids", &out->layout_ids) &&
+                take_switch(&take, object, "check_grants", &out->check_grants) &&
+                take_switch(&take, object, "check_arrivals", &out->check_arrivals) && take_timeouts(&take, object, out);
     out->extra_config = json_object_get(object, "extra_config");
     if (fits && json_take_has(object, "extra_config") && !json_is_object(out->extra_config))
         fits = json_take_wrong(&take, "extra_config", "expected an object, as kv_connector_extra_config is");

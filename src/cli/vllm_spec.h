@@ -11,7 +11,8 @@ struct vllm_endpoint {
     const char *host, *engine_id, *bootstrap, *remote_engine_id, *remote_bootstrap_addr;
     int64_t dp_rank, pp_rank, side_port, rpc_port, data_port, register_attempts;
     int64_t abort_timeout_ns, slack_ns, settle_timeout_ns, connector_timeout_ns, topology_refresh_ns, wait_ns;
-    bool serve_bootstrap, layout_ids;
+    int64_t arrival_timeout_ns;
+    bool serve_bootstrap, layout_ids, check_grants, check_arrivals;
     const json_t *extra_config; /* kv_connector_extra_config; NULL = none */
 };
 

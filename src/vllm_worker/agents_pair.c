@@ -105,8 +105,11 @@ void kvfi_vllm_order_ask(struct kvfi_vllm_order *order)
         return;
     }
     for (size_t i = 0; i < order->want_count; i++) {
-        kvfi_vllm_want_step(order->wants[i], KVFI_TRANSFER_ON_RESOLVED, 0);
-        kvfi_vllm_want_step(order->wants[i], KVFI_TRANSFER_ON_JOINED, (int64_t)total);
+        struct kvfi_vllm_want *want = order->wants[i];
+
+        want->must_arrive = own->check_grants && own->check_arrivals && want->block_count > 0;
+        kvfi_vllm_want_step(want, KVFI_TRANSFER_ON_RESOLVED, 0);
+        kvfi_vllm_want_step(want, KVFI_TRANSFER_ON_JOINED, (int64_t)total + want->must_arrive);
     }
     for (size_t i = 0; i < total; i++)
         kvfi_vllm_fetch_begin(&order->fetches[i]);

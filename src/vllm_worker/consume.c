@@ -118,12 +118,14 @@ enum kvf_status kvfi_vllm_consumer_create(kvf_vllm_worker *worker, struct kvfi_v
     if (consumer == NULL)
         return kvfi_fail_memory(error, "the consumer half");
     *out = consumer; /* what is there is destroyed with the worker */
-    consumer->watch.fd = -1;
+    consumer->watch.fd = consumer->news.fd = -1;
     consumer->most_connections = most_connections();
     if (!kvfi_table_init(&consumer->wants) || !kvfi_table_init(&consumer->remotes) ||
         !kvfi_table_init(&consumer->places) || !kvfi_table_init(&consumer->routes))
         return kvfi_fail_memory(error, "the consumer half");
     status = kvfi_vllm_lookup_create(&worker->loop, kvfi_vllm_consumer_on_looked_up, &consumer->lookup, error);
+    if (status == KVF_OK)
+        status = kvfi_vllm_arrivals_open(worker, consumer, error);
     if (status == KVF_OK)
         status = open_channel(worker, consumer, error);
     return status;
@@ -139,6 +141,7 @@ static void free_wants(kvf_vllm_worker *worker, struct kvfi_vllm_consumer *consu
         struct kvfi_vllm_order *order = want->order;
 
         kvfi_timer_disarm(&worker->loop.timers, &want->settle_timer);
+        kvfi_vllm_want_fini_arrival(want);
         kvfi_table_remove(&consumer->wants, link);
         order->wants[want->index] = NULL;
         order->wants_left--;
@@ -176,6 +179,7 @@ void kvfi_vllm_consumer_destroy(kvf_vllm_worker *worker, struct kvfi_vllm_consum
         kvfi_vllm_consume_sweep(worker);
     }
     free_tables(worker, consumer);
+    kvfi_vllm_arrivals_close(worker, consumer);
     if (consumer->watch.fd >= 0)
         kvfi_loop_unwatch(&worker->loop, &consumer->watch);
     kvfi_channel_close(consumer->channel, 0);
@@ -186,13 +190,16 @@ void kvfi_vllm_consumer_destroy(kvf_vllm_worker *worker, struct kvfi_vllm_consum
 
 /* ---- what the shell asks ---------------------------------------------------------------------------------------- */
 
-void kvfi_vllm_consumer_on_registered(kvf_vllm_worker *worker)
+struct kvfi_vllm_gates *kvfi_vllm_consumer_on_registered(kvf_vllm_worker *worker, struct kvfi_vllm_gates *gates)
 {
     struct kvfi_vllm_consumer *consumer = worker->consumer;
+    struct kvfi_vllm_gates *old = consumer->gates;
 
+    consumer->gates = gates;
     if (consumer->asker_made)
         kvfi_vllm_asker_fini(&consumer->asker);
     consumer->asker_made = false; /* and with another layout id nothing is acknowledged */
+    return old;
 }
 
 int64_t kvfi_vllm_consumer_busy(const kvf_vllm_worker *worker) { return (int64_t)worker->consumer->wants.count; }
@@ -202,4 +209,5 @@ void kvfi_vllm_consumer_gauge(const kvf_vllm_worker *worker, struct kvf_vllm_wor
     stats->unsettled = worker->consumer->unsettled;
     stats->engines = worker->consumer->engines;
     stats->ignored_ids = worker->consumer->ignored_ids;
+    stats->refused_accesses = kvfi_vllm_worker_refused(worker);
 }

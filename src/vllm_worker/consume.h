@@ -19,6 +19,7 @@
 #include "life/writer.h"
 #include "vllm/message.h"
 #include "vllm_worker/agents_lookup.h"
+#include "vllm_worker/gates.h"
 #include "vllm_worker/worker.h"
 
 enum {
@@ -45,7 +46,13 @@ struct kvfi_vllm_want {
     struct kvfi_transfer life;
     struct kvfi_block block;
     struct kvfi_timer settle_timer;
+    struct kvfi_vllm_pass *pass;   /* what peers may write; NULL before, and without guards */
+    struct kvfi_timer arrive_timer;
+    struct kvfi_vllm_want *next_waiting, *previous_waiting; /* in consumer->waiting, if it `waits` */
     int64_t started_ns, failed_ns; /* 0 = it has not failed */
+    bool waits;                    /* for bytes to arrive, or, if it `is_over`, for its blocks to be quiet */
+    bool is_over;
+    bool must_arrive;              /* its bytes are counted: one more who has to say that it is done */
     bool is_counted;               /* in consumer->unsettled */
     bool given_up;                 /* settled by settle_timeout_ns */
 };
@@ -147,6 +154,10 @@ struct kvfi_vllm_consumer {
     int64_t unsettled;
     int64_t engines;                         /* remotes that are known */
     int64_t ignored_ids;                     /* in answers: of no want, or settled before */
+    struct kvfi_vllm_gates *gates;           /* NULL without guards */
+    struct kvfi_watch news;                  /* of the guards; fd -1 before */
+    struct kvfi_timer news_timer;
+    struct kvfi_vllm_want *waiting;
 };
 
 /* ---- consume.c, consume_intake.c ------------------------------------------------------------------------------- */
@@ -160,6 +171,10 @@ void kvfi_vllm_order_free(struct kvfi_vllm_order *order);
 
 /* ---- settle.c: wants ------------------------------------------------------------------------------------------- */
 
+/** Ends a want with a sentence, unless it has ended. */
+void kvfi_vllm_want_fail(struct kvfi_vllm_want *want, enum kvf_status status, const char *text);
+/** Its blocks are its own again. */
+void kvfi_vllm_want_conclude(struct kvfi_vllm_want *want);
 /** Ends all wants of an order that have not ended, with a sentence. */
 void kvfi_vllm_order_fail(struct kvfi_vllm_order *order, enum kvf_status status, const char *text);
 /** Feeds the writer of a want at a fetch. `text`: why the want fails, if it does by this. */
@@ -180,6 +195,22 @@ static inline bool kvfi_vllm_writer_over(const struct kvfi_writer *writer)
 {
     return writer->state == KVFI_WRITER_DONE || writer->state == KVFI_WRITER_FAILED;
 }
+
+/* ---- arrive.c: what peers may write, and whether they did -------------------------------------------------------- */
+
+/** Grants the blocks of all wants that a fetch is about to ask for; those whose blocks cannot be granted fail. */
+void kvfi_vllm_order_grant(struct kvfi_vllm_order *order, const struct kvfi_vllm_fetch *fetch);
+/** Takes the blocks back. True once nobody writes there; else kvfi_vllm_want_conclude follows. */
+bool kvfi_vllm_want_take_back(struct kvfi_vllm_want *want);
+/** All who were asked have said that it is finished: sooner or later it is done, or fails. */
+void kvfi_vllm_want_check_arrival(struct kvfi_vllm_want *want);
+void kvfi_vllm_want_init_arrival(struct kvfi_vllm_want *want);
+/** Forgets what was granted; it was taken back, or the guards are about to close. */
+void kvfi_vllm_want_fini_arrival(struct kvfi_vllm_want *want);
+enum kvf_status kvfi_vllm_arrivals_open(kvf_vllm_worker *worker, struct kvfi_vllm_consumer *consumer,
+                                        struct kvf_error *error);
+/** No want is left. */
+void kvfi_vllm_arrivals_close(kvf_vllm_worker *worker, struct kvfi_vllm_consumer *consumer);
 
 /* ---- settle_gone.c: workers that are lost, or cannot be reached -------------------------------------------------- */
 

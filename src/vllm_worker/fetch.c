@@ -151,10 +151,14 @@ static void ask(struct kvfi_vllm_fetch *fetch)
     char text[KVF_ERROR_TEXT_BYTES];
     struct kvf_error error;
     size_t count = 0;
-    enum kvf_status status = send_pull(fetch, &count, &error);
-    struct kvfi_vllm_told told = {.kind = KVF_VLLM_EVENT_ASKED, .requests = (int64_t)count, .peer = fetch->address,
-                                  .started_ns = kvfi_now_ns()};
+    struct kvfi_vllm_told told = {.kind = KVF_VLLM_EVENT_ASKED, .peer = fetch->address, .started_ns = kvfi_now_ns()};
+    enum kvf_status status;
 
+    kvfi_vllm_order_grant(order, fetch);
+    if (fetch->state != KVFI_VLLM_FETCH_CONNECTS)
+        return; /* none of its wants is left */
+    status = send_pull(fetch, &count, &error);
+    told.requests = (int64_t)count;
     if (status != KVF_OK) {
         snprintf(text, sizeof text, "transfer failed: %.300s cannot be asked: %.120s", fetch->address, error.text);
         kvfi_vllm_fetch_cut(fetch, status, text);

@@ -8,6 +8,7 @@
 #include "base/array.h"
 #include "base/error.h"
 #include "vllm_worker/calls.h"
+#include "vllm_worker/gates.h"
 
 /* How long requests of peers that nobody waits for any more may hold up taking memory back. */
 #define UNREGISTER_NS (2 * KVFI_SECOND)
@@ -52,6 +53,7 @@ struct registering {
     kvf_vllm_regions *regions;
     bool has_opaque_row;
     struct kvf_vllm_producer *producer; /* NULL unless it produces */
+    struct kvfi_vllm_gates *gates;      /* NULL unless it consumes; after the commit those of before */
     bool serve;                         /* its side channel is still to be opened */
 };
 
@@ -100,6 +102,7 @@ static enum kvf_status check_region(const struct registering *asked, const struc
 static void forget(struct registering *asked)
 {
     kvf_vllm_producer_destroy(asked->producer);
+    kvfi_vllm_gates_close(asked->gates);
     kvf_vllm_regions_release(asked->regions);
     free(asked->memory);
 }
@@ -209,7 +212,7 @@ static enum kvf_status run_commit(kvf_vllm_worker *worker, void *argument, struc
     if (worker->produces)
         kvfi_vllm_sender_on_registered(worker, asked->producer);
     if (worker->consumes)
-        kvfi_vllm_consumer_on_registered(worker);
+        asked->gates = kvfi_vllm_consumer_on_registered(worker, asked->gates);
     asked->producer = NULL;
     asked->memory = NULL;
     asked->regions = NULL;
@@ -253,7 +256,11 @@ static enum kvf_status swap(kvf_vllm_worker *worker, struct registering *asked, 
     if (awake)
         status = engine_unregister(worker, worker->memory, worker->memory_count, error);
     if (status == KVF_OK) {
-        status = engine_register(worker, asked->memory, asked->memory_count, error);
+        if (worker->consumes) /* first: it is never open to all */
+            status = kvfi_vllm_consumer_guard(worker, asked->regions, asked->memory, asked->memory_count, &asked->gates,
+                                              error);
+        if (status == KVF_OK)
+            status = engine_register(worker, asked->memory, asked->memory_count, error);
         if (status != KVF_OK && awake)
             awake = engine_register(worker, worker->memory, worker->memory_count, NULL) == KVF_OK;
     }

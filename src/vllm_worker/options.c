@@ -27,6 +27,9 @@ static const struct kvf_vllm_worker_options DEFAULTS = {
     .max_message_bytes = 64 * 1024 * 1024,
     .max_prepared = 1024,
     .event_capacity = 65536,
+    .check_grants = 1,
+    .check_arrivals = 1,
+    .arrival_timeout_ns = KVFI_SECOND,
 };
 
 void kvf_vllm_worker_options_init(struct kvf_vllm_worker_options *options, size_t size)
@@ -70,6 +73,9 @@ static enum kvf_status check_numbers(const struct kvf_vllm_worker_options *own, 
         {"max_message_bytes", own->max_message_bytes, 1024, 1073741824},
         {"max_prepared", own->max_prepared, 1, 1048576},
         {"event_capacity", own->event_capacity, 4, 16777216},
+        {"check_grants", own->check_grants, 0, 1},
+        {"check_arrivals", own->check_arrivals, 0, 1},
+        {"arrival_timeout_ns", own->arrival_timeout_ns, 0, week},
     };
     enum kvf_status status = KVF_OK;
 

@@ -23,20 +23,20 @@ static void tell_settled(const struct kvfi_vllm_want *want)
     char text[KVF_ERROR_TEXT_BYTES] = "";
 
     if (want->given_up)
-        snprintf(text, sizeof text, "not proven: %" PRId64 " ms (settle_timeout) after it failed, a peer that was "
-                 "asked for it has neither answered nor gone", want->worker->options.settle_timeout_ns / KVFI_MS);
-    tell(want, KVF_VLLM_EVENT_SETTLED, want->given_up ? KVF_ERR_IN_DOUBT : KVF_OK, text);
+        snprintf(text, sizeof text, "%s%" PRId64 " ms (settle_timeout) after it failed, a peer that was asked for it "
+                 "has neither answered nor gone%s", want->pass == NULL ? "not proven: " : "",
+                 want->worker->options.settle_timeout_ns / KVFI_MS,
+                 want->pass == NULL ? "" : ": what it still writes is refused");
+    tell(want, KVF_VLLM_EVENT_SETTLED, want->given_up && want->pass == NULL ? KVF_ERR_IN_DOUBT : KVF_OK, text);
     if (want->given_up)
         kvfi_logf(&want->worker->log, KVF_LOG_WARN, "request %s: %s", want->d_req_id, text);
 }
 
-/* Nobody writes into its blocks any more. */
-static void finish(struct kvfi_vllm_want *want)
+void kvfi_vllm_want_conclude(struct kvfi_vllm_want *want)
 {
     kvf_vllm_worker *worker = want->worker;
     struct kvfi_vllm_order *order = want->order;
 
-    kvfi_timer_disarm(&worker->loop.timers, &want->settle_timer);
     if (want->is_counted)
         worker->consumer->unsettled--;
     if (want->failed_ns != 0) {
@@ -45,6 +45,7 @@ static void finish(struct kvfi_vllm_want *want)
         worker->stats.requests_received++;
         tell(want, KVF_VLLM_EVENT_RECEIVED, KVF_OK, "");
     }
+    kvfi_vllm_want_fini_arrival(want);
     kvfi_table_remove(&worker->consumer->wants, &want->link);
     order->wants[want->index] = NULL;
     order->wants_left--;
@@ -52,6 +53,14 @@ static void finish(struct kvfi_vllm_want *want)
     kvfi_vllm_order_check(order);
     kvfi_vllm_over_add(want);
     kvfi_vllm_worker_changed(worker);
+}
+
+/* Nobody is to write into its blocks any more. */
+static void finish(struct kvfi_vllm_want *want)
+{
+    kvfi_timer_disarm(&want->worker->loop.timers, &want->settle_timer);
+    if (kvfi_vllm_want_take_back(want))
+        kvfi_vllm_want_conclude(want);
 }
 
 static void block_step(struct kvfi_vllm_want *want, int kind)
@@ -135,8 +144,7 @@ void kvfi_vllm_want_step(struct kvfi_vllm_want *want, int kind, int64_t value)
     step(want, &event, "");
 }
 
-/* Ends a want with a sentence, unless it has ended. */
-static void fail_want(struct kvfi_vllm_want *want, enum kvf_status status, const char *text)
+void kvfi_vllm_want_fail(struct kvfi_vllm_want *want, enum kvf_status status, const char *text)
 {
     struct kvfi_life_event event = {.kind = KVFI_TRANSFER_ON_FAIL, .status = status};
 
@@ -147,7 +155,7 @@ void kvfi_vllm_order_fail(struct kvfi_vllm_order *order, enum kvf_status status,
 {
     for (size_t i = 0; i < order->want_count; i++)
         if (order->wants[i] != NULL)
-            fail_want(order->wants[i], status, text);
+            kvfi_vllm_want_fail(order->wants[i], status, text);
 }
 
 /* ---- writers -------------------------------------------------------------------------------------------------- */
@@ -165,6 +173,16 @@ void kvfi_vllm_want_asked(struct kvfi_vllm_want *want, struct kvfi_vllm_fetch *f
     kvfi_writer_step(writer, &ask, &actions);
     /* nobody says when a worker begins: from now on it may write */
     kvfi_writer_step(writer, &started, &actions);
+}
+
+/* A worker said that it is finished. With the last of them the bytes are counted, if they are. */
+static void writer_done(struct kvfi_vllm_want *want)
+{
+    bool must_arrive = want->must_arrive;
+
+    kvfi_vllm_want_step(want, KVFI_TRANSFER_ON_WRITER_DONE, 0);
+    if (must_arrive && want->life.state == KVFI_TRANSFER_MOVING && want->life.writers_done == want->life.writers - 1)
+        kvfi_vllm_want_check_arrival(want);
 }
 
 void kvfi_vllm_want_feed(struct kvfi_vllm_want *want, struct kvfi_vllm_fetch *fetch, int kind, enum kvf_status status,
@@ -185,10 +203,10 @@ void kvfi_vllm_want_feed(struct kvfi_vllm_want *want, struct kvfi_vllm_fetch *fe
             block_step(want, KVFI_BLOCK_ON_ACCESS_END);
             break;
         case KVFI_WRITER_DO_WORD_DONE:
-            kvfi_vllm_want_step(want, KVFI_TRANSFER_ON_WRITER_DONE, 0);
+            writer_done(want);
             break;
         case KVFI_WRITER_DO_WORD_FAILED:
-            fail_want(want, writer->reason, text);
+            kvfi_vllm_want_fail(want, writer->reason, text);
             break;
         default: /* the protocol knows no cancel, and nothing of this side stands between a peer and the memory */
             break;
@@ -222,6 +240,7 @@ void kvfi_vllm_want_init(struct kvfi_vllm_want *want, kvf_vllm_worker *worker)
     want->worker = worker;
     want->started_ns = kvfi_now_ns();
     want->settle_timer.fire = on_overdue;
+    kvfi_vllm_want_init_arrival(want);
     kvfi_transfer_init(&want->life, INT64_MAX);
     kvfi_block_init(&want->block);
 }

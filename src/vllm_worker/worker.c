@@ -150,3 +150,9 @@ int64_t kvfi_vllm_worker_connections_unknown(kvf_vllm_worker *worker,
     struct kvfi_moon_server *server = worker->engine->server;
     return server == NULL ? -1 : kvfi_moon_server_count_unknown(server, is_known, context);
 }
+
+int64_t kvfi_vllm_worker_refused(const kvf_vllm_worker *worker)
+{
+    struct kvfi_moon_server *server = worker->engine->server;
+    return server == NULL ? 0 : kvfi_moon_refusals_count(&server->refusals);
+}

@@ -123,6 +123,9 @@ int64_t kvfi_vllm_worker_connections_from(kvf_vllm_worker *worker, const char *a
 int64_t kvfi_vllm_worker_connections_unknown(kvf_vllm_worker *worker,
                                              bool (*is_known)(void *context, const uint8_t bytes[16]), void *context);
 
+/** Requests at the data port that were refused since open. */
+int64_t kvfi_vllm_worker_refused(const kvf_vllm_worker *worker);
+
 /* ---- the consumer half, as the shell calls it (consume.c) ------------------------------------------------------ */
 
 /** Makes the consumer half; the loop's thread does not run yet. The engine is open, nothing is registered. */
@@ -134,8 +137,17 @@ void kvfi_vllm_consumer_destroy(kvf_vllm_worker *worker, struct kvfi_vllm_consum
 /** Takes what has come of its pulls. */
 void kvfi_vllm_consumer_look(kvf_vllm_worker *worker);
 
-/** Memory and regions are others: what peers acknowledged is forgotten. None of its requests is out. */
-void kvfi_vllm_consumer_on_registered(kvf_vllm_worker *worker);
+/** Guards memory that is about to be registered. Any thread.
+ *  @param memory  sorted by address
+ *  @param out     NULL without guards; free with kvfi_vllm_gates_close
+ *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT, KVF_ERR_LIMIT, KVF_ERR_NO_MEMORY */
+struct kvfi_vllm_gates;
+enum kvf_status kvfi_vllm_consumer_guard(kvf_vllm_worker *worker, const kvf_vllm_regions *regions,
+                                         const struct kvf_vllm_storage *memory, size_t memory_count,
+                                         struct kvfi_vllm_gates **out, struct kvf_error *error);
+/** Memory and regions are others: what peers acknowledged is forgotten. None of its requests is out. Takes the gates
+ *  and returns those of before, to be closed once this was. */
+struct kvfi_vllm_gates *kvfi_vllm_consumer_on_registered(kvf_vllm_worker *worker, struct kvfi_vllm_gates *gates);
 
 /** A step in two parts, so that it is taken as a whole or not at all. Prepare checks `step->recvs` and takes all memory
  *  that beginning needs; nothing has changed that could be seen. *out goes to begin, which cannot fail, or to abandon;
@@ -154,7 +166,7 @@ void kvfi_vllm_consumer_take_over(kvf_vllm_worker *worker, struct kvfi_vllm_over
 /** Requests being fetched, and failed ones whose blocks are not settled: memory must stay, shutdown waits. Whoever
  *  lowers it calls kvfi_vllm_worker_changed. */
 int64_t kvfi_vllm_consumer_busy(const kvf_vllm_worker *worker);
-/** Sets `unsettled`, `engines` and `ignored_ids`. */
+/** Sets `unsettled`, `engines`, `ignored_ids` and `refused_accesses`. */
 void kvfi_vllm_consumer_gauge(const kvf_vllm_worker *worker, struct kvf_vllm_worker_stats *stats);
 
 /* ---- the producer half, as the shell calls it (produce.c): the same shape -------------------------------------- */

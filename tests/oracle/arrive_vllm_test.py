@@ -83,6 +83,16 @@ def roomy(case):
     return case
 
 
+def cramped(case):
+    """Whether some block of a request lies in the next array of blocks, as in no engine."""
+    found = regions_of(case)
+    most = [max((one for request in case["input"]["pull"]["requests"]
+                 for one in blocks_of(case, region, request["block_ids"])), default=0) for region in found]
+    return any(one["stride"] == other["stride"] and one["group"] == other["group"] and
+               one["base"] + one["stride"] <= other["base"] < one["base"] + number * one["stride"] + one["bytes"]
+               for one, number in zip(found, most) for other in found)
+
+
 def longer_latents(case):
     """The case with blocks at the consumer that are twice as long: a latent cache's lengths are not compared."""
     case = copy.deepcopy(case)

@@ -67,6 +67,7 @@ void dec_init(struct dec *dec, const struct reg *reg)
     dec->options.abort_request_timeout_ns = 19 * KVFI_SECOND;
     dec->options.receive_slack_ns = KVFI_SECOND;
     dec->options.connector_timeout_ns = 10 * KVFI_SECOND;
+    dec->options.check_arrivals = 0;
 }
 
 void dec_register(struct dec *dec)
@@ -416,34 +417,86 @@ void scene_close(struct scene *scene)
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------ */
 
-enum kvf_status ask_write(const struct ask *ask, const int64_t *blocks, size_t count, unsigned char value)
+/* An engine that has one block's bytes, and the consumer's segment. */
+struct reach {
+    kvf_mooncake *engine;
+    unsigned char *memory;
+    uint64_t remote;
+    int64_t segment;
+};
+
+static void reach_open(struct reach *reach, const struct ask *ask, unsigned char value)
 {
-    unsigned char *source = malloc(DEC_BLOCK_BYTES);
     struct kvf_mooncake_options options;
-    struct kvf_mooncake_buffer buffer = {.address = (uint64_t)(uintptr_t)source, .bytes = DEC_BLOCK_BYTES};
-    kvf_mooncake *engine = NULL;
-    enum kvf_status status = KVF_OK;
+    struct kvf_mooncake_buffer buffer = {.bytes = DEC_BLOCK_BYTES};
     char name[KVF_MOONCAKE_NAME_BYTES];
     struct kvf_error error;
-    int64_t segment = 0;
 
-    assert_non_null(source);
-    memset(source, value, DEC_BLOCK_BYTES);
+    *reach = (struct reach){.memory = malloc(DEC_BLOCK_BYTES), .remote = ask->pull.peer.regions.base_addrs[0]};
+    assert_non_null(reach->memory);
+    memset(reach->memory, value, DEC_BLOCK_BYTES);
+    buffer.address = (uint64_t)(uintptr_t)reach->memory;
     kvf_mooncake_options_init(&options, sizeof options);
     options.initiator_only = 1;
-    assert_int_equal(kvf_mooncake_open(&options, &engine, &error), KVF_OK);
-    assert_int_equal(kvf_mooncake_register(engine, &buffer, 1, &error), KVF_OK);
+    assert_int_equal(kvf_mooncake_open(&options, &reach->engine, &error), KVF_OK);
+    assert_int_equal(kvf_mooncake_register(reach->engine, &buffer, 1, &error), KVF_OK);
     snprintf(name, sizeof name, "%.200s:%" PRId64, ask->pull.peer.hostname, ask->pull.peer.port);
-    if (kvf_mooncake_open_segment(engine, name, WAIT_NS, &segment, &error) != KVF_OK)
+    if (kvf_mooncake_open_segment(reach->engine, name, WAIT_NS, &reach->segment, &error) != KVF_OK)
         fail_msg("%s", error.text);
-    for (size_t i = 0; status == KVF_OK && i < count; i++) {
-        struct kvf_mooncake_range range = {.local = buffer.address, .bytes = DEC_BLOCK_BYTES,
-                                           .remote = ask->pull.peer.regions.base_addrs[0] +
-                                                     (uint64_t)blocks[i] * DEC_BLOCK_BYTES};
+}
 
-        status = kvf_mooncake_write(engine, segment, &range, 1, 0, WAIT_NS, NULL, &error);
+static void reach_close(struct reach *reach)
+{
+    kvf_mooncake_close(reach->engine);
+    free(reach->memory);
+}
+
+static struct kvf_mooncake_range range_of(const struct reach *reach, int64_t block, size_t first, size_t bytes)
+{
+    return (struct kvf_mooncake_range){.local = (uint64_t)(uintptr_t)reach->memory + first, .bytes = bytes,
+                                       .remote = reach->remote + (uint64_t)block * DEC_BLOCK_BYTES + first};
+}
+
+enum kvf_status ask_write_part(const struct ask *ask, int64_t block, size_t first, size_t bytes, unsigned char value)
+{
+    struct kvf_mooncake_range range;
+    struct kvf_error error;
+    enum kvf_status status;
+    struct reach reach;
+
+    reach_open(&reach, ask, value);
+    range = range_of(&reach, block, first, bytes);
+    status = kvf_mooncake_write(reach.engine, reach.segment, &range, 1, 0, WAIT_NS, NULL, &error);
+    reach_close(&reach);
+    return status;
+}
+
+enum kvf_status ask_read(const struct ask *ask, int64_t block)
+{
+    struct kvf_mooncake_range range;
+    struct kvf_error error;
+    enum kvf_status status;
+    struct reach reach;
+
+    reach_open(&reach, ask, 0);
+    range = range_of(&reach, block, 0, DEC_BLOCK_BYTES);
+    status = kvf_mooncake_read(reach.engine, reach.segment, &range, 1, 0, WAIT_NS, NULL, &error);
+    reach_close(&reach);
+    return status;
+}
+
+enum kvf_status ask_write(const struct ask *ask, const int64_t *blocks, size_t count, unsigned char value)
+{
+    enum kvf_status status = KVF_OK;
+    struct kvf_error error;
+    struct reach reach;
+
+    reach_open(&reach, ask, value);
+    for (size_t i = 0; status == KVF_OK && i < count; i++) {
+        struct kvf_mooncake_range range = range_of(&reach, blocks[i], 0, DEC_BLOCK_BYTES);
+
+        status = kvf_mooncake_write(reach.engine, reach.segment, &range, 1, 0, WAIT_NS, NULL, &error);
     }
-    kvf_mooncake_close(engine);
-    free(source);
+    reach_close(&reach);
     return status;
 }

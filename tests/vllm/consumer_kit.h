@@ -43,7 +43,8 @@ struct dec {
     const char *engine_id, *bootstrap;      /* of dec_pull's requests */
 };
 
-/** TP 1, PP 1, one layer, one group; waits 20 s for an answer, never gives memory back unproven. */
+/** TP 1, PP 1, one layer, one group; waits 20 s for an answer, never gives memory back unproven, and believes producers
+ *  who say that they have written. */
 void dec_init(struct dec *dec, const struct reg *reg);
 void dec_open(struct dec *dec);
 /** Registers the memory (anew). */
@@ -124,6 +125,11 @@ void scene_init(struct scene *scene);
 /** The same, with the consumer open. */
 void scene_open(struct scene *scene);
 void scene_close(struct scene *scene);
+
+/** The same into bytes [first, first + bytes) of one block. */
+enum kvf_status ask_write_part(const struct ask *ask, int64_t block, size_t first, size_t bytes, unsigned char value);
+/** Reads a block. */
+enum kvf_status ask_read(const struct ask *ask, int64_t block);
 
 /** Writes `value` into blocks of the consumer that asked, by the transfer engine's protocol. Returns its status. */
 enum kvf_status ask_write(const struct ask *ask, const int64_t *blocks, size_t count, unsigned char value);

@@ -36,6 +36,7 @@ static bool take_line(struct kvfi_moon_refusals *refusals, int64_t *untold)
     *untold = refusals->untold;
     refusals->since_ns += taken ? KVFI_SECOND : 0;
     refusals->untold = taken ? 0 : refusals->untold + 1;
+    refusals->count++;
     pthread_mutex_unlock(&refusals->lock);
     return taken;
 }
@@ -95,4 +96,14 @@ void kvfi_moon_refusals_tell(struct kvfi_moon_refusals *refusals, int fd, const 
     print_reason(refusal, reason);
     kvfi_logf(refusals->log, KVF_LOG_WARN, "mooncake: %s: a %s of %" PRIu64 " bytes at 0x%" PRIx64 " is refused: %s%s",
               peer, kvfi_moon_is_write(header.opcode) ? "write" : "read", header.bytes, header.address, reason, more);
+}
+
+int64_t kvfi_moon_refusals_count(struct kvfi_moon_refusals *refusals)
+{
+    int64_t count;
+
+    pthread_mutex_lock(&refusals->lock);
+    count = refusals->count;
+    pthread_mutex_unlock(&refusals->lock);
+    return count;
 }

@@ -14,6 +14,7 @@ struct kvfi_moon_refusals {
     pthread_mutex_t lock;
     int64_t since_ns;  /* lines are earned from then on, one a second */
     int64_t untold;    /* refusals without a line since the last one */
+    int64_t count;     /* of all, lines or not */
 };
 
 void kvfi_moon_refusals_init(struct kvfi_moon_refusals *refusals, struct kvfi_log *log);
@@ -22,5 +23,8 @@ void kvfi_moon_refusals_fini(struct kvfi_moon_refusals *refusals);
 /** Tells of a request of the peer of this socket. `refusal` NULL: its header is none. */
 void kvfi_moon_refusals_tell(struct kvfi_moon_refusals *refusals, int fd, const uint8_t head[KVFI_MOON_HEADER_BYTES],
                              const struct kvfi_moon_refusal *refusal);
+
+/** How many there were. */
+int64_t kvfi_moon_refusals_count(struct kvfi_moon_refusals *refusals);
 
 #endif
