@@ -12,7 +12,8 @@
  *  Threads: every function may be called from any thread, several at once; kvf_mooncake_close must be the last call.
  *  Transfers are made by the calling thread and block it until they have ended; other threads serve peers.
  *  A `timeout_ns` is how long the call may take; it must be above 0. Host names (not numbers) are looked up by the
- *  system's resolver within that time.
+ *  system's resolver within that time. It cannot be broken off: a look-up that takes longer is left behind, in a thread
+ *  of its own that ends by itself and touches nothing of the engine, also after close. 32 such names hold up others.
  */
 #ifndef KVFERRY_MOONCAKE_H
 #define KVFERRY_MOONCAKE_H
@@ -56,10 +57,12 @@ struct kvf_mooncake_options {
     int64_t max_handshakes;       /**< handshakes at a time; beyond, the oldest goes. Default 1024 */
     int64_t max_notifies;         /**< notifies that wait to be taken; more are rejected. Default 4096 */
     int64_t max_handshake_bytes;  /**< longest handshake frame, in and out; default 1048576, as the reference has it */
-    int64_t connect_timeout_ns;   /**< for one connect; default 5 s */
+    int64_t connect_timeout_ns;   /**< for one connect, to all addresses of its host; and to look up `host` when the
+                                       engine opens. Default 5 s */
     int64_t handshake_timeout_ns; /**< for a peer to send its frame, and then to close; default 5 s */
     int64_t progress_timeout_ns;  /**< a connection inside a request on which no byte moves, or a status that does not
-                                       come, in both roles; default 30 s. There is no limit between requests */
+                                       come, in both roles; and how long a peer may take to answer a handshake.
+                                       Default 30 s. There is no limit between requests */
     struct kvf_log_sink log;
 };
 
@@ -70,7 +73,7 @@ KVF_API void kvf_mooncake_options_init(struct kvf_mooncake_options *options, siz
  *  @param options  NULL = the defaults
  *  @param out      returned to the caller (free with kvf_mooncake_close)
  *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT naming the option; KVF_ERR_ADDRESS_IN_USE; KVF_ERR_NEWER_OPTION;
- *          KVF_ERR_NO_MEMORY; KVF_ERR_SYSTEM */
+ *          KVF_ERR_TIMEOUT: the resolver does not answer; KVF_ERR_NO_MEMORY; KVF_ERR_SYSTEM */
 KVF_API enum kvf_status kvf_mooncake_open(const struct kvf_mooncake_options *options, kvf_mooncake **out,
                                           struct kvf_error *error);
 

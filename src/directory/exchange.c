@@ -43,6 +43,9 @@ static CURLcode set_options(struct kvfi_exchange *exchange, const struct kvfi_ex
 
     failed |= curl_easy_setopt(easy, CURLOPT_URL, exchange->url.bytes);
     failed |= curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+#if LIBCURL_VERSION_NUM >= 0x075700
+    failed |= curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L); /* name servers are not waited for */
+#endif
     failed |= curl_easy_setopt(easy, CURLOPT_PROXY, "");
     failed |= curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, request->connect_timeout_ms);
     failed |= curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, request->timeout_ms);

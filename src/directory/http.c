@@ -222,9 +222,6 @@ static bool prepare(struct trip *trip)
     if (kvfi_exchange_init(&trip->exchange, &request, NULL) != KVF_OK) return false;
     failed |= curl_easy_setopt(trip->exchange.easy, CURLOPT_HEADERFUNCTION, count_header);
     failed |= curl_easy_setopt(trip->exchange.easy, CURLOPT_HEADERDATA, trip);
-#if LIBCURL_VERSION_NUM >= 0x075700
-    failed |= curl_easy_setopt(trip->exchange.easy, CURLOPT_QUICK_EXIT, 1L); /* name servers are not waited for */
-#endif
     return failed == CURLE_OK;
 }
 

@@ -2,7 +2,6 @@
 #include "directory/listen.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "sys/resolve.h"
 
 #define HOST_BYTES 256
 #define BACKLOG 512
@@ -40,15 +40,15 @@ static enum kvf_status split_address(const char *listen, char host[HOST_BYTES], 
     return KVF_OK;
 }
 
-static int try_address(const struct addrinfo *address)
+static int try_address(const struct kvfi_address *address)
 {
-    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = socket(address->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     int one = 1, zero = 0, cause;
 
     if (fd < 0) return -1;
-    if (address->ai_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
+    if (address->address.ss_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
-        bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
+        bind(fd, (const struct sockaddr *)&address->address, address->bytes) == 0 && listen(fd, BACKLOG) == 0)
         return fd;
     cause = errno;
     close(fd);
@@ -70,23 +70,25 @@ static int bound_port(int fd)
 
 enum kvf_status kvfi_listen(const char *listen, int *fd, char url[KVFI_LISTEN_URL_BYTES], struct kvf_error *error)
 {
-    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-    struct addrinfo *found = NULL;
+    struct kvfi_addresses found;
+    struct kvf_error own;
     char host[HOST_BYTES], port[8];
-    int opened = -1, failed;
+    int opened = -1;
     enum kvf_status status = split_address(listen, host, port, error);
 
     if (status != KVF_OK) return status;
-    failed = getaddrinfo(host, port, &hints, &found);
-    if (failed != 0)
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "directory: host \"%.100s\" is not known: %s", host,
-                         gai_strerror(failed));
-    for (const struct addrinfo *at = found; at && opened < 0; at = at->ai_next) opened = try_address(at);
+    status = kvfi_resolve_once(host, KVFI_RESOLVE_LISTEN_NS, &found, &own);
+    if (status != KVF_OK)
+        return kvfi_fail(error, status == KVF_ERR_UNREACHABLE ? KVF_ERR_INVALID_ARGUMENT : status,
+                         "directory: %.300s", own.text);
+    for (size_t i = 0; i < found.count && opened < 0; i++) {
+        kvfi_address_set_port(&found.list[i], (int32_t)strtol(port, NULL, 10));
+        opened = try_address(&found.list[i]);
+    }
     if (opened < 0 && errno == EADDRINUSE)
         status = kvfi_fail(error, KVF_ERR_ADDRESS_IN_USE, "directory: address %.200s is in use", listen);
     else if (opened < 0)
         status = kvfi_fail(error, KVF_ERR_SYSTEM, "directory: cannot listen on %.200s: %s", listen, strerror(errno));
-    freeaddrinfo(found);
     if (status != KVF_OK) return status;
     snprintf(url, KVFI_LISTEN_URL_BYTES, strchr(host, ':') ? "http://[%s]:%d" : "http://%s:%d", host,
              bound_port(opened));

@@ -2,181 +2,92 @@
 #include "vllm_worker/agents_lookup.h"
 
 #include <netdb.h>
-#include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "base/array.h"
 #include "base/error.h"
+#include "sys/resolve.h"
 #include "sys/table.h"
-#include "sys/thread.h"
 
-struct name {
-    struct name *next;
-    char text[];
-};
-
-/** What the owner and the thread share: the last one frees it. */
+/** What the owner and its names share: the last one frees it. */
 struct shared {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    struct kvfi_loop *loop; /* NULL once the owner is gone */
+    struct kvfi_loop *loop;
     kvfi_vllm_looked_up *looked_up;
-    struct name *head, *tail;
-    size_t count;
-    atomic_int holders;     /* owner, thread, answers under way */
+    atomic_bool gone;       /* the owner is */
+    atomic_int holders;
 };
 
 struct kvfi_vllm_lookup {
     struct shared *shared;
-    bool started;
+    struct kvfi_resolver *resolver;
 };
 
-/** An answer, on its way to the loop. */
-struct answer {
+/** A name: with the resolver, then, answered, on its way to the loop. */
+struct name {
+    struct kvfi_lookup lookup;
     struct kvfi_loop_command command;
     struct shared *shared;
-    struct name *name;
-    char host[NI_MAXHOST];
-    const char *text;       /* of gai_strerror, or NULL */
+    char host[NI_MAXHOST];  /* "" without */
+    char why[128];
+    char text[];
 };
 
 static void leave(struct shared *shared)
 {
-    if (atomic_fetch_sub(&shared->holders, 1) > 1)
-        return;
-    while (shared->head != NULL) {
-        struct name *next = shared->head->next;
-        free(shared->head);
-        shared->head = next;
-    }
-    pthread_cond_destroy(&shared->changed);
-    pthread_mutex_destroy(&shared->lock);
-    free(shared);
+    if (atomic_fetch_sub(&shared->holders, 1) == 1)
+        free(shared);
+}
+
+static void free_name(struct name *name)
+{
+    leave(name->shared);
+    free(name);
 }
 
 /* ---- answers -------------------------------------------------------------------------------------------------- */
 
-static void end_answer(struct answer *answer)
-{
-    leave(answer->shared);
-    free(answer->name);
-    free(answer);
-}
-
 static void drop(void *owner, struct kvfi_loop_command *command)
 {
     (void)owner;
-    end_answer(KVFI_HOLDER(command, struct answer, command));
+    free_name(KVFI_HOLDER(command, struct name, command));
 }
 
 static void deliver(void *owner, struct kvfi_loop_command *command)
 {
-    struct answer *answer = KVFI_HOLDER(command, struct answer, command);
-    bool wanted;
+    struct name *name = KVFI_HOLDER(command, struct name, command);
 
-    pthread_mutex_lock(&answer->shared->lock);
-    wanted = answer->shared->loop != NULL;
-    pthread_mutex_unlock(&answer->shared->lock);
-    if (wanted) /* destroy is called by this thread, too */
-        answer->shared->looked_up(owner, answer->name->text, answer->text == NULL ? answer->host : NULL,
-                                  answer->text == NULL ? "" : answer->text);
-    end_answer(answer);
+    if (!atomic_load(&name->shared->gone))
+        name->shared->looked_up(owner, name->text, name->host[0] == '\0' ? NULL : name->host, name->why);
+    free_name(name);
 }
 
-/* ---- the thread ----------------------------------------------------------------------------------------------- */
-
-static void look_up(struct answer *answer)
+/* By a thread of the resolver, or by destroy. */
+static void on_done(struct kvfi_lookup *lookup, enum kvf_status status, const struct kvfi_addresses *found,
+                    const char *text)
 {
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
-    struct addrinfo *found = NULL;
-    int cause = getaddrinfo(answer->name->text, NULL, &hints, &found);
-
-    if (cause == 0)
-        cause = getnameinfo(found->ai_addr, found->ai_addrlen, answer->host, sizeof answer->host, NULL, 0,
-                            NI_NUMERICHOST);
-    if (found != NULL)
-        freeaddrinfo(found);
-    answer->text = cause == 0 ? NULL : gai_strerror(cause);
-}
-
-/* The next name, or NULL once the owner is gone. The lock is held. */
-static struct name *take(struct shared *shared)
-{
-    struct name *name;
-
-    while (shared->loop != NULL && shared->head == NULL)
-        pthread_cond_wait(&shared->changed, &shared->lock);
-    if (shared->loop == NULL)
-        return NULL;
-    name = shared->head;
-    shared->head = name->next;
-    shared->tail = shared->head == NULL ? NULL : shared->tail;
-    shared->count--;
-    return name;
-}
-
-static void answer_one(struct shared *shared, struct name *name)
-{
-    struct answer *answer = kvfi_alloc_zeroed(1, sizeof *answer);
-
-    if (answer == NULL) { /* who waits has a deadline */
-        free(name);
-        return;
-    }
-    answer->command.run = deliver;
-    answer->command.drop = drop;
-    answer->shared = shared;
-    answer->name = name;
-    atomic_fetch_add(&shared->holders, 1);
-    look_up(answer);
-    pthread_mutex_lock(&shared->lock);
-    if (shared->loop != NULL) {
-        pthread_mutex_lock(&shared->loop->lock);
-        kvfi_loop_post(shared->loop, &answer->command);
-        pthread_mutex_unlock(&shared->loop->lock);
-        answer = NULL;
-    }
-    pthread_mutex_unlock(&shared->lock);
-    if (answer != NULL)
-        end_answer(answer);
-}
-
-static void *run(void *argument)
-{
-    struct shared *shared = argument;
-    struct name *name;
-
-    for (;;) {
-        pthread_mutex_lock(&shared->lock);
-        name = take(shared);
-        pthread_mutex_unlock(&shared->lock);
-        if (name == NULL)
-            break;
-        answer_one(shared, name);
-    }
-    leave(shared);
-    return NULL;
-}
-
-static enum kvf_status start(struct kvfi_vllm_lookup *lookup, struct kvf_error *error)
-{
-    pthread_t thread;
+    struct name *name = KVFI_HOLDER(lookup, struct name, lookup);
+    struct kvfi_loop *loop = name->shared->loop;
     int cause;
 
-    if (lookup->started)
-        return KVF_OK;
-    atomic_fetch_add(&lookup->shared->holders, 1);
-    cause = kvfi_thread_start(&thread, run, lookup->shared);
-    if (cause != 0) {
-        leave(lookup->shared);
-        return kvfi_fail(error, KVF_ERR_SYSTEM, "a thread that looks up host names: %s", strerror(cause));
+    if (status == KVF_ERR_CANCELLED) {
+        free_name(name);
+        return;
     }
-    pthread_detach(thread);
-    lookup->started = true;
-    return KVF_OK;
+    snprintf(name->why, sizeof name->why, "%s", text);
+    if (found != NULL) {
+        cause = getnameinfo((const struct sockaddr *)&found->list[0].address, found->list[0].bytes, name->host,
+                            sizeof name->host, NULL, 0, NI_NUMERICHOST);
+        if (cause != 0) {
+            name->host[0] = '\0';
+            snprintf(name->why, sizeof name->why, "%s", gai_strerror(cause));
+        }
+    }
+    pthread_mutex_lock(&loop->lock);
+    kvfi_loop_post(loop, &name->command);
+    pthread_mutex_unlock(&loop->lock);
 }
 
 /* ---- the owner ------------------------------------------------------------------------------------------------ */
@@ -186,16 +97,17 @@ enum kvf_status kvfi_vllm_lookup_create(struct kvfi_loop *loop, kvfi_vllm_looked
 {
     struct kvfi_vllm_lookup *lookup = kvfi_alloc_zeroed(1, sizeof *lookup);
     struct shared *shared = kvfi_alloc_zeroed(1, sizeof *shared);
+    enum kvf_status status = lookup == NULL || shared == NULL ? kvfi_fail_memory(error, "what looks up host names")
+                                                              : kvfi_resolver_create(&lookup->resolver, error);
 
-    if (lookup == NULL || shared == NULL) {
+    if (status != KVF_OK) {
         free(lookup);
         free(shared);
-        return kvfi_fail_memory(error, "what looks up host names");
+        return status;
     }
-    pthread_mutex_init(&shared->lock, NULL);
-    pthread_cond_init(&shared->changed, NULL);
     shared->loop = loop;
     shared->looked_up = looked_up;
+    atomic_init(&shared->gone, false);
     atomic_init(&shared->holders, 1);
     lookup->shared = shared;
     *out = lookup;
@@ -206,39 +118,28 @@ void kvfi_vllm_lookup_destroy(struct kvfi_vllm_lookup *lookup)
 {
     if (lookup == NULL)
         return;
-    pthread_mutex_lock(&lookup->shared->lock);
-    lookup->shared->loop = NULL;
-    pthread_cond_signal(&lookup->shared->changed);
-    pthread_mutex_unlock(&lookup->shared->lock);
+    atomic_store(&lookup->shared->gone, true); /* for those that the loop has already */
+    kvfi_resolver_destroy(lookup->resolver);
     leave(lookup->shared);
     free(lookup);
 }
 
-enum kvf_status kvfi_vllm_lookup_ask(struct kvfi_vllm_lookup *lookup, const char *name, struct kvf_error *error)
+enum kvf_status kvfi_vllm_lookup_ask(struct kvfi_vllm_lookup *lookup, const char *text, struct kvf_error *error)
 {
-    struct shared *shared = lookup->shared;
-    size_t bytes = strlen(name) + 1;
-    struct name *asked = malloc(sizeof *asked + bytes);
-    enum kvf_status status = asked == NULL ? kvfi_fail_memory(error, "a host name") : start(lookup, error);
+    size_t bytes = strlen(text) + 1;
+    struct name *name = kvfi_alloc_zeroed(1, sizeof *name + bytes);
+    enum kvf_status status;
 
-    if (status != KVF_OK) {
-        free(asked);
-        return status;
-    }
-    asked->next = NULL;
-    memcpy(asked->text, name, bytes);
-    pthread_mutex_lock(&shared->lock);
-    if (shared->count >= KVFI_VLLM_MAX_LOOKUPS) {
-        status = kvfi_fail(error, KVF_ERR_LIMIT, "%zu host names wait to be looked up, at most %d", shared->count,
-                           KVFI_VLLM_MAX_LOOKUPS);
-    } else {
-        *(shared->tail == NULL ? &shared->head : &shared->tail->next) = asked;
-        shared->tail = asked;
-        shared->count++;
-        pthread_cond_signal(&shared->changed);
-        asked = NULL;
-    }
-    pthread_mutex_unlock(&shared->lock);
-    free(asked);
+    if (name == NULL)
+        return kvfi_fail_memory(error, "a host name");
+    name->lookup.done = on_done;
+    name->command.run = deliver;
+    name->command.drop = drop;
+    name->shared = lookup->shared;
+    memcpy(name->text, text, bytes);
+    atomic_fetch_add(&lookup->shared->holders, 1);
+    status = kvfi_resolve_start(lookup->resolver, text, &name->lookup, error);
+    if (status != KVF_OK)
+        free_name(name);
     return status;
 }

@@ -3,7 +3,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -85,6 +84,20 @@ enum kvf_status kvfi_moon_ended(const struct kvfi_moon_limit *limit)
     return limit->stop && atomic_load(limit->stop) ? KVF_ERR_CANCELLED : KVF_ERR_TIMEOUT;
 }
 
+struct kvfi_moon_limit kvfi_moon_within(const struct kvfi_moon_limit *limit, int64_t timeout_ns)
+{
+    struct kvfi_moon_limit own = *limit;
+    int64_t deadline_ns = kvfi_now_ns() + timeout_ns;
+
+    if (deadline_ns < own.deadline_ns) own.deadline_ns = deadline_ns;
+    return own;
+}
+
+struct kvfi_moon_limit kvfi_moon_share(const struct kvfi_moon_limit *limit, size_t parts)
+{
+    return kvfi_moon_within(limit, (limit->deadline_ns - kvfi_now_ns()) / (int64_t)parts);
+}
+
 enum kvf_status kvfi_moon_wait(int fd, short events, const struct kvfi_moon_limit *limit)
 {
     struct pollfd waits[2] = {{.fd = fd, .events = events}, {.fd = limit->wake_fd, .events = POLLIN}};
@@ -101,18 +114,10 @@ enum kvf_status kvfi_moon_wait(int fd, short events, const struct kvfi_moon_limi
 
 /* ---- sockets ---------------------------------------------------------------------------------------------------- */
 
-static enum kvf_status look_up(const char *host, int32_t port, int flags, struct addrinfo **found,
-                               enum kvf_status failure, struct kvf_error *error)
+static enum kvf_status error_as(struct kvf_error *error, enum kvf_status status)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
-    char service[16];
-    int result;
-
-    snprintf(service, sizeof service, "%d", (int)port);
-    result = getaddrinfo(host, service, &hints, found);
-    if (result == 0) return KVF_OK;
-    *found = NULL;
-    return kvfi_fail(error, failure, "mooncake: host \"%s\": %s", host, gai_strerror(result));
+    if (error) error->status = (int32_t)status;
+    return status;
 }
 
 static enum kvf_status bound_port(int fd, int32_t *port)
@@ -126,18 +131,22 @@ static enum kvf_status bound_port(int fd, int32_t *port)
     return KVF_OK;
 }
 
-enum kvf_status kvfi_moon_listen(const char *host, int32_t port, int *out, int32_t *out_port, struct kvf_error *error)
+enum kvf_status kvfi_moon_listen(struct kvfi_resolver *resolver, const char *host, int32_t port, int64_t timeout_ns,
+                                 int *out, int32_t *out_port, struct kvf_error *error)
 {
-    struct addrinfo *found = NULL;
-    enum kvf_status status = look_up(host, port, AI_PASSIVE, &found, KVF_ERR_INVALID_ARGUMENT, error);
+    struct kvfi_addresses found;
+    enum kvf_status status =
+        kvfi_resolve(resolver, host, kvfi_now_ns() + timeout_ns, NULL, -1, &found, error);
     int fd = -1, on = 1;
 
+    if (status == KVF_ERR_UNREACHABLE) status = error_as(error, KVF_ERR_INVALID_ARGUMENT);
     if (status != KVF_OK) goto done;
-    fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    kvfi_address_set_port(&found.list[0], port);
+    fd = socket(found.list[0].address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     /* A port is taken again at once after a restart; two listeners on one port are refused all the same. */
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
-        bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, BACKLOG) != 0 ||
-        bound_port(fd, out_port) != KVF_OK) {
+        bind(fd, (const struct sockaddr *)&found.list[0].address, found.list[0].bytes) != 0 ||
+        listen(fd, BACKLOG) != 0 || bound_port(fd, out_port) != KVF_OK) {
         status = errno == EADDRINUSE ? KVF_ERR_ADDRESS_IN_USE
                  : errno == EADDRNOTAVAIL ? KVF_ERR_INVALID_ARGUMENT : KVF_ERR_SYSTEM;
         kvfi_fail(error, status, "mooncake: listening on %s port %d: %s", host, (int)port, strerror(errno));
@@ -147,7 +156,6 @@ enum kvf_status kvfi_moon_listen(const char *host, int32_t port, int *out, int32
     fd = -1;
 done:
     if (fd >= 0) close(fd);
-    if (found) freeaddrinfo(found);
     return status;
 }
 
@@ -167,11 +175,11 @@ void kvfi_moon_set_options(int fd, int64_t progress_timeout_ns)
 }
 
 /* One address; 0, or errno. ETIMEDOUT: the limit's deadline; ECANCELED: its stop. */
-static int connect_one(const struct addrinfo *address, const struct kvfi_moon_limit *limit, int *out)
+static int connect_one(const struct kvfi_address *address, const struct kvfi_moon_limit *limit, int *out)
 {
-    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = socket(address->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     socklen_t bytes = sizeof(int);
-    int failure = fd < 0 || connect(fd, address->ai_addr, address->ai_addrlen) != 0 ? errno : 0;
+    int failure = fd < 0 || connect(fd, (const struct sockaddr *)&address->address, address->bytes) != 0 ? errno : 0;
 
     if (failure == EINPROGRESS) {
         enum kvf_status status = kvfi_moon_wait(fd, POLLOUT, limit);
@@ -184,30 +192,40 @@ static int connect_one(const struct addrinfo *address, const struct kvfi_moon_li
     return failure;
 }
 
-enum kvf_status kvfi_moon_connect(const char *host, int32_t port, const struct kvfi_moon_limit *limit, int *out,
-                                  struct kvf_error *error)
+/* Tries one after the other: one that is silent takes its share of the time that is left, not that of the others. */
+static int connect_any(struct kvfi_addresses *addresses, int32_t port, const struct kvfi_moon_limit *limit, int *out)
 {
-    struct addrinfo *found = NULL;
-    enum kvf_status status = look_up(host, port, 0, &found, KVF_ERR_UNREACHABLE, error);
-    int failure = 0;
+    int failure = EADDRNOTAVAIL;
 
-    if (status != KVF_OK) goto done;
-    for (const struct addrinfo *address = found; address; address = address->ai_next) {
-        failure = connect_one(address, limit, out);
+    for (size_t i = 0; i < addresses->count; i++) {
+        const struct kvfi_moon_limit own = kvfi_moon_share(limit, addresses->count - i);
+
+        kvfi_address_set_port(&addresses->list[i], port);
+        failure = connect_one(&addresses->list[i], &own, out);
         if (failure == 0 || failure == ECANCELED || kvfi_now_ns() >= limit->deadline_ns) break;
     }
+    return failure;
+}
+
+enum kvf_status kvfi_moon_connect(struct kvfi_resolver *resolver, const char *host, int32_t port,
+                                  const struct kvfi_moon_limit *limit, int *out, struct kvf_error *error)
+{
+    struct kvfi_addresses found;
+    enum kvf_status status =
+        kvfi_resolve(resolver, host, limit->deadline_ns, limit->stop, limit->wake_fd, &found, error);
+    int failure;
+
+    if (status != KVF_OK) return status;
+    failure = connect_any(&found, port, limit, out);
     if (failure != 0) {
         status = failure == ECANCELED ? KVF_ERR_CANCELLED
                  : failure == EMFILE || failure == ENFILE || failure == ENOBUFS || failure == ENOMEM ||
                    failure == EADDRNOTAVAIL ? KVF_ERR_SYSTEM
                  : failure == ETIMEDOUT ? KVF_ERR_TIMEOUT : KVF_ERR_UNREACHABLE;
-        kvfi_fail(error, status, "connecting to %s port %d: %s", host, (int)port, strerror(failure));
-        goto done;
+        return kvfi_fail(error, status, "connecting to %s port %d: %s", host, (int)port, strerror(failure));
     }
     kvfi_moon_set_options(*out, INT64_C(120) * KVFI_SECOND);
-done:
-    if (found) freeaddrinfo(found);
-    return status;
+    return KVF_OK;
 }
 
 enum kvf_status kvfi_moon_send_all(int fd, const void *bytes, size_t count, const struct kvfi_moon_limit *limit,

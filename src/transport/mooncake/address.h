@@ -8,6 +8,7 @@
 #include <sys/uio.h>
 
 #include "kvferry/mooncake.h"
+#include "sys/resolve.h"
 
 enum { KVFI_MOON_DEFAULT_PORT = 12001, KVFI_MOON_HOST_BYTES = 256 };
 
@@ -29,6 +30,12 @@ struct kvfi_moon_limit {
     int wake_fd;             /* readable once `stop` is set; -1 = none */
 };
 
+/** The same, or so long from now, whichever is first. */
+struct kvfi_moon_limit kvfi_moon_within(const struct kvfi_moon_limit *limit, int64_t timeout_ns);
+
+/** For the first of `parts` things that share the time of a limit. */
+struct kvfi_moon_limit kvfi_moon_share(const struct kvfi_moon_limit *limit, size_t parts);
+
 /** What a wait ended with that this limit ended: KVF_ERR_CANCELLED or KVF_ERR_TIMEOUT. */
 enum kvf_status kvfi_moon_ended(const struct kvfi_moon_limit *limit);
 
@@ -37,14 +44,15 @@ enum kvf_status kvfi_moon_ended(const struct kvfi_moon_limit *limit);
 enum kvf_status kvfi_moon_wait(int fd, short events, const struct kvfi_moon_limit *limit);
 
 /** Binds and listens, not blocking, close-on-exec; `port` 0 = any. `*bound_port` becomes the port.
- *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT: host; KVF_ERR_ADDRESS_IN_USE; KVF_ERR_SYSTEM */
-enum kvf_status kvfi_moon_listen(const char *host, int32_t port, int *fd, int32_t *bound_port,
-                                 struct kvf_error *error);
+ *  @param timeout_ns  for looking up the host
+ *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT: host; KVF_ERR_ADDRESS_IN_USE; KVF_ERR_SYSTEM; and as kvfi_resolve */
+enum kvf_status kvfi_moon_listen(struct kvfi_resolver *resolver, const char *host, int32_t port, int64_t timeout_ns,
+                                 int *fd, int32_t *bound_port, struct kvf_error *error);
 
 /** Connects, trying all addresses of the host; the socket does not block, has no delay and keep-alive.
- *  @return KVF_OK; KVF_ERR_UNREACHABLE; KVF_ERR_TIMEOUT; KVF_ERR_CANCELLED; KVF_ERR_SYSTEM */
-enum kvf_status kvfi_moon_connect(const char *host, int32_t port, const struct kvfi_moon_limit *limit, int *fd,
-                                  struct kvf_error *error);
+ *  @return KVF_OK; KVF_ERR_UNREACHABLE; KVF_ERR_TIMEOUT; KVF_ERR_CANCELLED; KVF_ERR_SYSTEM; and as kvfi_resolve */
+enum kvf_status kvfi_moon_connect(struct kvfi_resolver *resolver, const char *host, int32_t port,
+                                  const struct kvfi_moon_limit *limit, int *fd, struct kvf_error *error);
 
 /** What the data sockets of both roles have. */
 void kvfi_moon_set_options(int fd, int64_t progress_timeout_ns);

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "sys/clock.h"
 #include "transport/mooncake/address.h"
 #include "transport/mooncake/desk.h"
 #include "transport/mooncake/frame.h"
@@ -105,15 +104,15 @@ static enum kvf_status read_reply(const struct kvfi_moon_question *question, int
 enum kvf_status kvfi_moon_ask(const struct kvfi_moon_question *question, const struct kvfi_moon_limit *limit,
                               char **reply, size_t *reply_bytes, struct kvf_error *error)
 {
-    struct kvfi_moon_limit connecting = *limit;
-    int64_t connect_ns = kvfi_now_ns() + question->connect_timeout_ns;
+    const struct kvfi_moon_limit connecting = kvfi_moon_within(limit, question->connect_timeout_ns);
+    struct kvfi_moon_limit answering;
     enum kvf_status status;
     int fd = -1;
 
-    if (connect_ns < connecting.deadline_ns) connecting.deadline_ns = connect_ns;
-    status = kvfi_moon_connect(question->host, question->port, &connecting, &fd, error);
-    if (status == KVF_OK) status = send_question(question, fd, limit, error);
-    if (status == KVF_OK) status = read_reply(question, fd, limit, reply, reply_bytes, error);
+    status = kvfi_moon_connect(question->resolver, question->host, question->port, &connecting, &fd, error);
+    answering = kvfi_moon_within(limit, question->answer_timeout_ns);
+    if (status == KVF_OK) status = send_question(question, fd, &answering, error);
+    if (status == KVF_OK) status = read_reply(question, fd, &answering, reply, reply_bytes, error);
     if (fd >= 0) close(fd);
     return status;
 }

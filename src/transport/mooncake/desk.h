@@ -28,12 +28,13 @@ void kvfi_moon_desk_close(struct kvfi_moon_desk *desk);
  *          KVF_ERR_PROTOCOL; KVF_ERR_LIMIT; KVF_ERR_TIMEOUT; KVF_ERR_CANCELLED; KVF_ERR_NO_MEMORY; KVF_ERR_SYSTEM */
 struct kvfi_moon_limit;
 struct kvfi_moon_question {
+    struct kvfi_resolver *resolver;
     const char *host;
     int32_t port;
     uint8_t type;
     const char *text;             /* with its newline */
     size_t bytes;
-    int64_t connect_timeout_ns, max_bytes;
+    int64_t connect_timeout_ns, answer_timeout_ns, max_bytes;
 };
 enum kvf_status kvfi_moon_ask(const struct kvfi_moon_question *question, const struct kvfi_moon_limit *limit,
                               char **reply, size_t *reply_bytes, struct kvf_error *error);

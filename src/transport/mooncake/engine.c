@@ -196,7 +196,8 @@ static enum kvf_status open_data(kvf_mooncake *engine, struct kvf_error *error)
                                         .progress_timeout_ns = engine->options.progress_timeout_ns,
                                         .regions = &engine->regions, .log = engine->log};
     enum kvf_status status =
-        kvfi_moon_listen(engine->host, engine->options.data_port, &serving.listener, &engine->data_port, error);
+        kvfi_moon_listen(engine->resolver, engine->host, engine->options.data_port, engine->options.connect_timeout_ns,
+                         &serving.listener, &engine->data_port, error);
 
     if (status == KVF_OK) status = kvfi_moon_server_open(&serving, &engine->server, error);
     if (status != KVF_OK && serving.listener >= 0) close(serving.listener);
@@ -210,7 +211,8 @@ static enum kvf_status open_desk(kvf_mooncake *engine, struct kvf_error *error)
                                          .timeout_ns = engine->options.handshake_timeout_ns, .log = engine->log,
                                          .answer = answer, .context = engine};
     enum kvf_status status =
-        kvfi_moon_listen(engine->host, engine->options.rpc_port, &rules.listener, &engine->rpc_port, error);
+        kvfi_moon_listen(engine->resolver, engine->host, engine->options.rpc_port, engine->options.connect_timeout_ns,
+                         &rules.listener, &engine->rpc_port, error);
 
     if (status == KVF_OK) kvfi_moon_format_name(engine->publish_host, engine->rpc_port, engine->name);
     if (status == KVF_OK) status = kvfi_moon_desk_open(&rules, &engine->desk, error);
@@ -262,6 +264,7 @@ enum kvf_status kvfi_moon_open(const struct kvf_mooncake_options *given, struct 
     }
     note_time(engine);
     status = make_locks(engine, error);
+    if (status == KVF_OK) status = kvfi_resolver_create(&engine->resolver, error);
     if (status == KVF_OK) status = kvfi_moon_segments_init(engine, error);
     engine->segments_made = status == KVF_OK;
     if (status == KVF_OK) status = kvfi_moon_regions_init(&engine->regions, error);
@@ -287,6 +290,7 @@ void kvf_mooncake_close(kvf_mooncake *engine)
     if (!engine) return;
     kvfi_moon_desk_close(engine->desk);
     kvfi_moon_server_close(engine->server);
+    kvfi_resolver_destroy(engine->resolver);
     if (engine->segments_made) kvfi_moon_segments_fini(engine);
     while (engine->first_note) {
         struct kvfi_moon_note *note = engine->first_note;

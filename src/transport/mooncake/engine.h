@@ -80,6 +80,7 @@ struct kvf_mooncake {
     struct kvfi_moon_server *server;
     struct kvfi_moon_desk *desk;
     bool told_too_long;
+    struct kvfi_resolver *resolver;
     pthread_mutex_t lock;    /* segments, lanes, notes */
     pthread_cond_t changed;  /* a lane is free, a fetch has ended, a note came */
     bool lock_made;

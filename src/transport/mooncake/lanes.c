@@ -45,13 +45,14 @@ static enum kvf_status try_targets(kvf_mooncake *engine, const struct targets *t
     enum kvf_status status = KVF_ERR_UNREACHABLE;
 
     for (int i = 0; i < 2 && status != KVF_OK && status != KVF_ERR_CANCELLED; i++) {
-        struct kvfi_moon_limit connecting = *limit;
-        int64_t connect_ns = kvfi_now_ns() + engine->options.connect_timeout_ns;
+        struct kvfi_moon_limit connecting;
 
         if (!targets->host[i][0]) continue;
-        if (connect_ns < connecting.deadline_ns) connecting.deadline_ns = connect_ns;
+        connecting = kvfi_moon_share(limit, i == 0 && targets->host[1][0] ? 2 : 1);
+        connecting = kvfi_moon_within(&connecting, engine->options.connect_timeout_ns);
         /* The first error is the one to tell. */
-        status = kvfi_moon_connect(targets->host[i], targets->port, &connecting, fd, i == 0 ? error : NULL);
+        status = kvfi_moon_connect(engine->resolver, targets->host[i], targets->port, &connecting, fd,
+                                   i == 0 ? error : NULL);
     }
     return status;
 }

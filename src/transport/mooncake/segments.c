@@ -15,9 +15,10 @@ enum kvf_status kvfi_moon_engine_ask(kvf_mooncake *engine, const struct kvfi_moo
                                      const char *text, size_t bytes, const struct kvfi_moon_limit *limit, char **reply,
                                      size_t *reply_bytes, struct kvf_error *error)
 {
-    const struct kvfi_moon_question question = {.host = address->host, .port = address->port, .type = type,
-                                                .text = text, .bytes = bytes,
+    const struct kvfi_moon_question question = {.resolver = engine->resolver, .host = address->host,
+                                                .port = address->port, .type = type, .text = text, .bytes = bytes,
                                                 .connect_timeout_ns = engine->options.connect_timeout_ns,
+                                                .answer_timeout_ns = engine->options.progress_timeout_ns,
                                                 .max_bytes = engine->options.max_handshake_bytes};
 
     return kvfi_moon_ask(&question, limit, reply, reply_bytes, error);

@@ -12,6 +12,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "sys/resolve.h"
 #include "sys/thread.h"
 #include "transport/tcp/inside.h"
 
@@ -45,27 +46,19 @@ done:
 
 static enum kvf_status listen_here(struct kvfi_transport *transport, struct kvf_error *error)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-    struct addrinfo *found = NULL;
-    enum kvf_status status = KVF_OK;
-    int failure = getaddrinfo(transport->host, "0", &hints, &found);
+    struct kvfi_addresses found;
+    struct kvf_error own;
+    enum kvf_status status = kvfi_resolve_once(transport->host, KVFI_RESOLVE_LISTEN_NS, &found, &own);
 
-    if (failure != 0) {
-        status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "tcp: host \"%s\": %s", transport->host,
-                           gai_strerror(failure));
-        goto done;
-    }
-    transport->listener = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (transport->listener < 0 || bind(transport->listener, found->ai_addr, found->ai_addrlen) != 0 ||
-        listen(transport->listener, 512) != 0) {
-        status = kvfi_fail(error, errno == EADDRINUSE ? KVF_ERR_ADDRESS_IN_USE : KVF_ERR_SYSTEM,
-                           "tcp: listening on %s: %s", transport->host, strerror(errno));
-        goto done;
-    }
-    status = name_listener(transport, error);
-done:
-    if (found) freeaddrinfo(found);
-    return status;
+    if (status != KVF_OK)
+        return kvfi_fail(error, status == KVF_ERR_UNREACHABLE ? KVF_ERR_INVALID_ARGUMENT : status, "tcp: %s", own.text);
+    transport->listener = socket(found.list[0].address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (transport->listener < 0 ||
+        bind(transport->listener, (const struct sockaddr *)&found.list[0].address, found.list[0].bytes) != 0 ||
+        listen(transport->listener, 512) != 0)
+        return kvfi_fail(error, errno == EADDRINUSE ? KVF_ERR_ADDRESS_IN_USE : KVF_ERR_SYSTEM,
+                         "tcp: listening on %s: %s", transport->host, strerror(errno));
+    return name_listener(transport, error);
 }
 
 static enum kvf_status make_thread(struct kvfi_transport *transport, size_t index, struct kvf_error *error)
