@@ -99,10 +99,10 @@ static void fail_short(struct kvfi_vllm_want *want)
     kvfi_vllm_pass_count(want->pass, &arrived);
     name_producers(want->order, producers, sizeof producers);
     snprintf(text, sizeof text, "transfer incomplete: %s said that request %.60s is finished, but of %" PRId64 " bytes "
-             "%" PRId64 " arrived within %" PRId64 " ms; block %" PRId64 " of layer %.60s has %" PRId64 " of %" PRId64
-             " bytes", producers, want->d_req_id, arrived.expected, arrived.found,
-             worker->options.arrival_timeout_ns / KVFI_MS, arrived.block,
-             arrived.layer_name == NULL ? "" : arrived.layer_name, arrived.block_found, arrived.block_bytes);
+             "%" PRId64 " arrived within %" PRId64 " ms; block %" PRId64 " has %" PRId64 " of %" PRId64 " bytes in the "
+             "layers that go with %.60s", producers, want->d_req_id, arrived.expected, arrived.found,
+             worker->options.arrival_timeout_ns / KVFI_MS, arrived.block, arrived.block_found, arrived.block_bytes,
+             arrived.layer_name == NULL ? "" : arrived.layer_name);
     worker->stats.short_arrivals++;
     kvfi_vllm_want_fail(want, KVF_ERR_INCOMPLETE_TRANSFER, text);
 }

@@ -198,10 +198,11 @@ static void fails_what_is_not_all_there(void **state)
         int times;
         const char *of, *block;
     } rows[] = {
-        {0, 0, 1, "of 512 bytes 0 arrived", "block 9 of layer model.layers.0.self_attn has 0 of 256 bytes"},
-        {256, 128, 1, "of 512 bytes 384 arrived", "block 10 of layer model.layers.0.self_attn has 128 of 256 bytes"},
-        {256, 0, 1, "of 512 bytes 256 arrived", "block 10 of layer"},
-        {0, 256, 3, "of 512 bytes 256 arrived", "block 9 of layer"},
+        {0, 0, 1, "of 512 bytes 0 arrived",
+         "block 9 has 0 of 256 bytes in the layers that go with model.layers.0.self_attn"},
+        {256, 128, 1, "of 512 bytes 384 arrived", "block 10 has 128 of 256 bytes"},
+        {256, 0, 1, "of 512 bytes 256 arrived", "block 10 has 0 of"},
+        {0, 256, 3, "of 512 bytes 256 arrived", "block 9 has 0 of"},
     };
 
     (void)state;
