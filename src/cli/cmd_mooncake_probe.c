@@ -49,7 +49,8 @@ static enum kvf_status ask(struct probe *probe, kvf_mooncake *engine, int64_t *s
     return status == KVF_ERR_NOT_SUPPORTED ? KVF_OK : status;
 }
 
-/** Reads the first byte of the first buffer; with none published, asks for a byte that no engine registers. */
+/** Reads the first byte of the first buffer; with none published, asks for a byte that no engine registers. That it is
+ *  refused is an answer, too. */
 static enum kvf_status try_data(struct probe *probe, kvf_mooncake *engine, int64_t segment, struct kvf_error *error)
 {
     static uint8_t byte;
@@ -64,6 +65,8 @@ static enum kvf_status try_data(struct probe *probe, kvf_mooncake *engine, int64
         probe->data = "one byte was read";
     else if (status == KVF_ERR_REFUSED && probe->count == 0)
         probe->data = "the data port answers (no buffer is published to read from)";
+    else if (status == KVF_ERR_REFUSED)
+        probe->data = "the data port answers (its memory is not for everybody to read)";
     else if (status == KVF_ERR_PEER_LOST && probe->count == 0 && probe->info.version < 2)
         probe->data = "the data port takes connections (no buffer is published, and version 1 has no answers)";
     return probe->data != NULL ? KVF_OK : status;

@@ -1,11 +1,13 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """What producers may write of a kvferry consumer's memory, and what it makes of their word."""
+import subprocess
 import threading
 import unittest
 
 from model import Instance, Model
-from scene import Case, KvferryConsumers, PythonProducers
+from registry import PATIENCE
+from scene import KVFERRY, Case, KvferryConsumers, PythonProducers
 
 LATE = {"abort_timeout_s": 0.5, "slack_s": 0.1, "settle_timeout_s": 0.2}
 AT_ONCE = {"arrival_timeout_s": 0.2}
@@ -94,6 +96,14 @@ class Arrivals(Case):
         self.assertIn("Mooncake transfer engine returned -1", consumers.failure(move)[0])
         self.right(consumers, [first])
         self.right(consumers, [first, self.move(producers, consumers)])
+
+    def test_a_probe(self):
+        """Nothing can be read, and the data port is seen to answer."""
+        _, consumers = self.sides()
+        segment = consumers.ranks[0].ready["segment"]
+        probe = subprocess.run([KVFERRY, "mooncake", "probe", segment], capture_output=True, text=True,
+                               timeout=PATIENCE, check=True)
+        self.assertIn("the data port answers (its memory is not for everybody to read)", probe.stdout)
 
     # what must have come
 
