@@ -176,6 +176,26 @@ static bool make_room(kvf_mooncake *engine, struct kvfi_moon_segment *segment)
     return segment->lane_count < engine->options.max_lanes;
 }
 
+/* Connections to peers that nobody uses, which keep this process from having others. False: there were none. */
+static bool drop_unused(kvf_mooncake *engine)
+{
+    bool dropped = false;
+
+    pthread_mutex_lock(&engine->lock);
+    for (struct kvfi_moon_segment *kept = engine->segments.first_kept; kept; kept = kept->next_kept) {
+        while (kept->idle) {
+            struct kvfi_moon_lane *lane = kept->idle;
+
+            kept->idle = lane->next;
+            kvfi_moon_lane_free(lane);
+            kept->lane_count--;
+            dropped = true;
+        }
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return dropped;
+}
+
 static void give_up_place(kvf_mooncake *engine, struct kvfi_moon_segment *segment)
 {
     pthread_mutex_lock(&engine->lock);
@@ -208,6 +228,8 @@ enum kvf_status kvfi_moon_lane_take(kvf_mooncake *engine, struct kvfi_moon_segme
     lane = kvfi_alloc_zeroed(1, sizeof *lane);
     if (lane) status = connect_lane(engine, segment, limit, &lane->fd, error);
     else status = kvfi_fail_memory(error, "a data connection");
+    if (status == KVF_ERR_SYSTEM && drop_unused(engine))
+        status = connect_lane(engine, segment, limit, &lane->fd, error);
     if (status == KVF_OK) {
         *out = lane;
     } else {
