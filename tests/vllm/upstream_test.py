@@ -254,11 +254,13 @@ class Matrix:
     def number(name):
         return int(name.split("-")[1])
 
-    def bring_up(self, layout, p_tp=1, d_tp=1, p_pp=1, d_pp=1, d_layout=None, plan=None, **model):
-        """`plan`: transfer id -> (producer's block ids, consumer's). Registers all ranks of both sides."""
+    def bring_up(self, layout, p_tp=1, d_tp=1, p_pp=1, d_pp=1, d_layout=None, plan=None, d_model=None, **model):
+        """`plan`: transfer id -> (producer's block ids, consumer's). `d_model`: what is otherwise at the consumer.
+        Registers all ranks of both sides."""
         self.plan = plan or {"x-0": ([3, 4, 5, 9], [7, 1, 2, 3])}
         self.producers = self.side(self.producer, "producer", layout, p_tp, p_pp, model)
-        self.consumers = self.side(self.consumer, "consumer", d_layout or layout, d_tp, d_pp, model)
+        self.consumers = self.side(self.consumer, "consumer", d_layout or layout, d_tp, d_pp,
+                                   {**model, **(d_model or {})})
         self.ranks = self.producers + self.consumers
         for rank in self.ranks:
             rank.start()
@@ -411,7 +413,30 @@ class Matrix:
         self.move("head-major", plan=plan, blocks=64, p_tp=2, d_tp=1)
 
 
-class UpstreamToKvferry(Matrix, unittest.TestCase):
+class Unwritten:
+    """What a stock producer leaves unwritten, and reports as a success: such a request fails here."""
+
+    def missed(self, layout, expected, found, **more):
+        self.bring_up(layout, **more)
+        for step in (self.announce, self.offer, self.fetch):
+            step("x-0")
+        self.assertEqual(self.consumers[0].wait(1), ({"d-x-0"}, {"d-x-0"}))
+        texts = [event["text"] for event in self.consumers[0].events if event["event"] == "failed"]
+        self.assertEqual(len(texts), 1)
+        self.assertIn(f"said that request d-x-0 is finished, but of {expected} bytes {found} arrived", texts[0])
+        self.assertEqual(self.producers[0].wait(1), ({"p-x-0"}, set()))
+
+    def test_latents_that_are_longer_here(self):
+        self.missed("mla", 4 * 4 * 16 * 192, 4 * 4 * 16 * 128, d_model={"content": 96})
+
+    def test_rows_of_latents_that_are_longer_here(self):
+        self.missed("mla rows", 4 * 4 * 16 * 192, 4 * 4 * 16 * 128, d_model={"content": 96})
+
+    def test_a_layer_that_only_this_side_has(self):
+        self.missed("head-major", 4 * 5 * 4096, 4 * 4 * 4096, d_model={"layers": 5})
+
+
+class UpstreamToKvferry(Unwritten, Matrix, unittest.TestCase):
     producer, consumer = Upstream, Kvferry
 
     def test_a_producer_that_dies_while_a_pull_waits(self):
@@ -465,7 +490,7 @@ class Newer(Matrix):
         super().setUp()
 
 
-class NewerUpstreamToKvferry(Newer, unittest.TestCase):
+class NewerUpstreamToKvferry(Unwritten, Newer, unittest.TestCase):
     producer, consumer = Upstream, Kvferry
 
 
