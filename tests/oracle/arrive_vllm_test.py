@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What upstream's producers write, held against what a consumer of ours grants, and against what it waits for.
 
-    arrive_vllm_test.py PROGRAM CASES.jsonl.xz [--show N]
+    arrive_vllm_test.py PROGRAM CASES.jsonl.xz [--changed N] [--seed N] [--show N]
 
-For each stored pull whose answer has descriptors:
+For each stored pull whose answer has descriptors, and for N that are changed as mutate_vllm_test.py does it:
 - all of them must lie in what is granted for their request;
-- nothing that is granted may belong to a block which the request does not name;
+- nothing that is granted may belong to a block which the request does not name (but in changed ones, whose blocks may
+  overlap);
 - where the other ranks that this consumer would ask can be made up (the same shape, another TP rank; answered by
   PROGRAM, which answers as upstream does), all bytes are counted as they would be counted on arrival. Where upstream
   writes all payloads of all blocks, the count must be full. Where it does not, the count must be short, unless bytes
@@ -17,10 +18,12 @@ import argparse
 import bisect
 import collections
 import copy
+import random
 import sys
 
 from arithmetic_vllm_plan import partners
 from compare_vllm import ask, read_cases
+from mutate_vllm_test import changed
 
 
 class Spans:
@@ -119,15 +122,13 @@ def blocks_of(case, region, groups):
 
 
 def memory_of(case):
-    """Just so much memory that all blocks of all requests are there, by region."""
-    spans = []
-    for region in regions_of(case):
-        ids = [one for request in case["input"]["pull"]["requests"]
-               for one in blocks_of(case, region, request["block_ids"])]
-        begin = region["base"] - max(region["row"], 0)
-        length = region["stride"] if region["row"] >= 0 else region["base"] - begin + region["bytes"]
-        spans.append((begin, begin + max(ids, default=0) * region["stride"] + length))
-    return [[first, end - first] for first, end in Spans(spans).spans]
+    """So much memory that all blocks of all requests are there, in every region."""
+    most = max((one for region in regions_of(case) for request in case["input"]["pull"]["requests"]
+                for one in blocks_of(case, region, request["block_ids"])), default=0)
+    spans = Spans([(region["base"] - max(region["row"], 0),
+                    region["base"] + most * region["stride"] + max(region["stride"], region["bytes"]))
+                   for region in regions_of(case)])
+    return [[first, end - first] for first, end in spans.spans]
 
 
 def granted(answer, lists):
@@ -238,7 +239,7 @@ class Judge:
                     self.tell(case, "%s: [0x%x, + %d) is not granted" % (request["d_req_id"], first, size))
                     break
             bytes_of_others = foreign(case, request["block_ids"], may)
-            if bytes_of_others:
+            if bytes_of_others and not case.get("changed"):
                 self.tell(case, "%s: %d bytes of other blocks are granted" % (request["d_req_id"], bytes_of_others))
 
     def arrivals(self, case, answer, rest):
@@ -263,35 +264,59 @@ class Judge:
                     self.tell(case, "%s: %s is not written, and not missed" % (name, missing[0]))
 
 
+def judge_all(judge, program, cases):
+    """Asks for all of them at once."""
+    answers = ask(program, [{"id": case["id"], "family": "extent", "input": {**case["input"],
+                                                                             "memory": memory_of(case)}}
+                            for case in cases])
+    asked = [(number, other) for number, case in enumerate(cases) for other in others(case) or ()]
+    rest = collections.defaultdict(list)
+    for (number, _other), said in zip(asked, ask(program, [other for _number, other in asked])):
+        rest[number].append(said if "requests" in said else {"requests": {}})
+    for number, (case, answer) in enumerate(zip(cases, answers)):
+        if "error" in answer:
+            if not (case.get("changed") and "overlap" in answer["error"]):
+                judge.tell(case, answer["error"])
+            continue
+        judge.grants(case, answer)
+        if others(case) is not None:
+            judge.arrivals(case, answer, [case["expect"]] + rest[number])
+
+
+def has_descriptors(case):
+    """Whether something of it is written."""
+    return any("descriptors" in one for one in case["expect"].get("requests", {}).values())
+
+
+def changed_cases(stored, options):
+    """Cases that upstream did not answer; the rules do, and so does the program."""
+    choice, out = random.Random(options.seed).choice, []
+    for number in range(options.changed):
+        case = changed(choice(stored), number, choice)
+        if has_descriptors(case):
+            out.append(dict(roomy(case), changed=True))
+    return out
+
+
 def main():
     """The command."""
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
     parser.add_argument("cases")
+    parser.add_argument("--changed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--show", type=int, default=5)
     options = parser.parse_args()
-    stored = [case for case in read_cases(options.cases) if case["family"] == "plan"
-              and any("descriptors" in one for one in case["expect"].get("requests", {}).values())]
+    stored = [case for case in read_cases(options.cases) if case["family"] == "plan" and has_descriptors(case)]
     judge, cases = Judge(options.show), [roomy(case) for case in stored]
     for case, said in zip(cases, ask(options.program, cases)):
         judge.adopt(case, said)
-    longer = [longer_latents(case) for case in stored if case["input"]["producer"]["is_mla"]]
-    for case, said in zip(longer, ask(options.program, longer)):
+    others_of = [longer_latents(case) for case in stored if case["input"]["producer"]["is_mla"]]
+    others_of += changed_cases(stored, options)
+    for case, said in zip(others_of, ask(options.program, others_of)):
         if "requests" in said:
             cases.append(dict(case, expect=said))
-    answers = ask(options.program, [{"id": case["id"], "family": "extent",
-                                     "input": {**case["input"], "memory": memory_of(case)}} for case in cases])
-    asked = [(number, other) for number, case in enumerate(cases) for other in others(case) or ()]
-    rest = collections.defaultdict(list)
-    for (number, _other), said in zip(asked, ask(options.program, [other for _number, other in asked])):
-        rest[number].append(said if "requests" in said else {"requests": {}})
-    for number, (case, answer) in enumerate(zip(cases, answers)):
-        if "error" in answer:
-            judge.tell(case, answer["error"])
-            continue
-        judge.grants(case, answer)
-        if others(case) is not None:
-            judge.arrivals(case, answer, [case["expect"]] + rest[number])
+    judge_all(judge, options.program, cases)
     print(", ".join("%s: %d" % item for item in judge.numbers.items()))
     for kind, number in sorted(judge.kinds.items()):
         print("left unwritten: %s: %d" % (kind, number))
