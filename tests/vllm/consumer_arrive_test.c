@@ -2,8 +2,13 @@
 /* What peers may write of a consumer's memory, and whether what producers say that they wrote is there. */
 #include "consumer_kit.h"
 
+#include <arpa/inet.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "transport/mooncake/frame.h"
 
 #define SHORT_NS (200 * KVFI_MS)
 
@@ -131,6 +136,57 @@ static void guards_through_sleep_and_registering_anew(void **state)
     dec_event(&scene.dec, KVF_VLLM_EVENT_RECEIVED, "b");
     ask_close(&again);
     close_all(&scene, &ask);
+}
+
+/* Writes ten bytes into block 9, waits for the answer, and is amid a write into block 10 then: 100 bytes are out. */
+static int begin_write(struct dec *dec, const struct ask *ask)
+{
+    const uint64_t base = ask->pull.peer.regions.base_addrs[0];
+    struct kvf_vllm_endpoints ends = {.struct_size = sizeof ends};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct kvfi_moon_header whole = {10, base + (uint64_t)9 * DEC_BLOCK_BYTES, KVFI_MOON_WRITE_2};
+    struct kvfi_moon_header part = {DEC_BLOCK_BYTES, base + (uint64_t)10 * DEC_BLOCK_BYTES, KVFI_MOON_WRITE_2};
+    uint8_t bytes[2 * KVFI_MOON_HEADER_BYTES + 10 + 100], status[KVFI_MOON_STATUS_BYTES];
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_int_equal(kvf_vllm_worker_endpoints(dec->worker, &ends, NULL), KVF_OK);
+    address.sin_port = htons((uint16_t)ends.data_port);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    memset(bytes, 0x55, sizeof bytes);
+    kvfi_moon_pack_header(&whole, bytes);
+    kvfi_moon_pack_header(&part, bytes + KVFI_MOON_HEADER_BYTES + 10);
+    assert_int_equal(send(fd, bytes, sizeof bytes, MSG_NOSIGNAL), sizeof bytes);
+    assert_int_equal(recv(fd, status, sizeof status, MSG_WAITALL), sizeof status);
+    return fd;
+}
+
+/* The request is told when that write is broken off, whether it failed or not, and nothing of it comes afterwards. */
+static void breaks_off_what_is_under_way(void **state)
+{
+    const int64_t own[] = {9, 10};
+
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        bool fails = i % 2 == 0;
+        uint8_t rest[DEC_BLOCK_BYTES] = {0x55}, status[KVFI_MOON_STATUS_BYTES];
+        struct scene scene;
+        struct ask ask;
+        int fd;
+
+        open_counting(&scene, &ask, 2, 20 * KVFI_SECOND);
+        assert_int_equal(ask_write(&ask, own, 2, 0x11), KVF_OK);
+        fd = begin_write(&scene.dec, &ask);
+        prod_say(&scene.prod, &ask, KVFI_VLLM_FINISH, fails ? NULL : "a", fails ? "a" : NULL, NULL, 0);
+        if (fails)
+            dec_event(&scene.dec, KVF_VLLM_EVENT_FAILED, "a");
+        dec_event(&scene.dec, fails ? KVF_VLLM_EVENT_SETTLED : KVF_VLLM_EVENT_RECEIVED, "a");
+        memset(scene.dec.memory + (size_t)10 * DEC_BLOCK_BYTES, 0x77, DEC_BLOCK_BYTES); /* it is this side's now */
+        send(fd, rest, sizeof rest - 100, MSG_NOSIGNAL);
+        assert_true(recv(fd, status, sizeof status, MSG_WAITALL) <= 0);
+        assert_true(holds(&scene.dec, 10, 0x77));
+        close(fd);
+        close_all(&scene, &ask);
+    }
 }
 
 static void without_grants_all_is_open(void **state)
@@ -390,6 +446,7 @@ int main(void)
         cmocka_unit_test(refuses_what_comes_late),
         cmocka_unit_test(grants_for_as_long_as_one_needs_it),
         cmocka_unit_test(guards_through_sleep_and_registering_anew),
+        cmocka_unit_test(breaks_off_what_is_under_way),
         cmocka_unit_test(without_grants_all_is_open),
         cmocka_unit_test(fails_blocks_that_are_not_there),
         cmocka_unit_test(fails_what_is_not_all_there),
