@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every allocation of registering, listing and aligning refused in turn: a status, nothing made, nothing lost. */
+/* Every allocation of registering, listing, aligning, and finding blocks refused in turn: a status, nothing made,
+ * nothing lost. */
 #include "vllm/region_kit.h"
 
 #include <string.h>
 
 #include "base/no_memory_kit.h"
 #include "vllm/coalesce.h"
+#include "vllm/extent.h"
 
 static const char *const names[] = {"model.layers.0.a", "model.layers.1.a", "model.layers.2.a", "model.layers.3.a"};
 
@@ -57,6 +59,31 @@ static enum kvf_status expand_peer(const kvf_vllm_regions *own, kvf_vllm_regions
     return kvf_vllm_regions_expand(&arrays, layers, 2, out, error);
 }
 
+/* Two sets; a row whose payloads are counted apart. */
+static enum kvf_status find_blocks(struct kvf_error *error)
+{
+    static const struct kvf_vllm_storage memory = {4096, 4096};
+    const struct kvf_vllm_region items[] = {region_kit(4096, 256, 64), region_kit(4096 + 64, 256, 64),
+                                            {.layer_name = "other", .base_addr = 4096 + 128, .block_len = 256,
+                                             .kv_block_len = 64, .group_index = 1, .row_offset = 128}};
+    struct kvf_vllm_region own[3];
+    struct kvfi_vllm_extent extent;
+    kvf_vllm_regions *regions = NULL;
+    enum kvf_status status;
+
+    memcpy(own, items, sizeof own);
+    own[0].row_offset = 0;
+    status = kvf_vllm_regions_create(own, 3, &regions, error);
+    if (status == KVF_OK) status = kvfi_vllm_extent_init(&extent, regions, &memory, 1, error);
+    if (status == KVF_OK) {
+        assert_int_equal(extent.set_count, 2);
+        assert_int_equal(extent.sets[0].sheet_count, 2);
+        kvfi_vllm_extent_fini(&extent);
+    }
+    kvf_vllm_regions_release(regions);
+    return status;
+}
+
 static enum kvf_status do_all(struct kvf_error *error)
 {
     kvf_vllm_registration *registration = NULL;
@@ -72,6 +99,7 @@ static enum kvf_status do_all(struct kvf_error *error)
     if (status == KVF_OK) {
         kvfi_vllm_coalesce(&pairs, true);
         assert_int_equal(pairs.count, 13);
+        status = find_blocks(error);
     }
     kvfi_vllm_pairs_fini(&pairs);
     kvf_vllm_regions_release(peer);
