@@ -49,7 +49,9 @@ struct kvf_mooncake_options {
     int32_t hide_buffers;         /**< 1: the published descriptor lists no buffers; they are reachable all the same.
                                        Default 0 */
     int32_t max_version;          /**< data protocol as initiator: 2 (default) where the peer has it, or always 1 */
-    int32_t data_threads;         /**< threads that serve data; default 0 = by the number of processors, at most 4 */
+    int32_t data_threads;         /**< threads that serve data; default 0 = by the number of processors, at most 4.
+                                       When the ordinary scheduling policy is theirs, they turn to SCHED_BATCH while no
+                                       large body comes in: senders on this host are not stopped for each request */
     int32_t lanes;                /**< connections that one transfer may use; default 2, at most 16 */
     int32_t max_lanes;            /**< connections to one peer, of all threads together; default 16, at most 256 */
     int64_t max_connections;      /**< data connections that are served; beyond, idle ones go, dead peers' and the

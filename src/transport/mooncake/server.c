@@ -196,16 +196,32 @@ static void serve_turn(struct kvfi_moon_thread *thread, const struct epoll_event
     }
 }
 
+/* A sender on this processor fills its connections one by one, and is stopped for each when this thread comes at once:
+ * in turn, it takes them all in at one waking. A large body is taken while it is still in the processor's cache. */
+static void choose_patience(struct kvfi_moon_thread *thread)
+{
+    bool patient = thread->large == 0;
+
+    if (!thread->ordinary || patient == thread->patient) return;
+    thread->patient = patient;
+    kvfi_thread_set_patient(patient);
+}
+
 static void *serve(void *argument)
 {
     struct kvfi_moon_thread *thread = argument;
     struct kvfi_moon_server *server = thread->server;
     int64_t looked_ns = kvfi_now_ns();
 
+    thread->ordinary = kvfi_thread_is_ordinary();
     while (!atomic_load(&server->stopping)) {
         struct epoll_event events[MAX_EVENTS];
-        int count = epoll_wait(thread->epoll, events, MAX_EVENTS, next_look(thread));
-        int64_t now_ns = kvfi_now_ns();
+        int count;
+        int64_t now_ns;
+
+        choose_patience(thread);
+        count = epoll_wait(thread->epoll, events, MAX_EVENTS, next_look(thread));
+        now_ns = kvfi_now_ns();
 
         serve_turn(thread, events, count);
         if (now_ns - looked_ns >= LOOK_AGAIN_NS) {

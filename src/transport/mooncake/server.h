@@ -90,7 +90,8 @@ struct kvfi_moon_thread {
     char *stage;
     struct kvfi_moon_conn *first, *last;
     struct kvfi_moon_conn *dead;     /* closed in this turn; freed after it */
-    int64_t count, busy;             /* connections; those with a deadline */
+    int64_t count, busy, large;      /* connections; those with a deadline; those inside of a large body */
+    bool ordinary, patient;          /* see kvfi_thread_set_patient */
     pthread_mutex_t lock;            /* guards what follows */
     int *arrived;                    /* descriptors */
     size_t arrived_count, arrived_capacity;

@@ -18,7 +18,8 @@ enum {
     TURN_BYTES = 8388608, /* read from one connection before others have their turn */
     REPLY_PIECES = 128,
     UNTOLD_BYTES = 1048576, /* written bytes whose status may wait for more input */
-    WAKE_BYTES = 2097152 /* of a body that this thread may sleep through */
+    WAKE_BYTES = 2097152, /* of a body that this thread may sleep through */
+    LARGE_BYTES = 393216 /* more of a body than that is better taken at once than in turn */
 };
 
 #define DRAIN_BYTES (UINT64_C(64) << 20)
@@ -53,6 +54,12 @@ static void set_deadline(struct kvfi_moon_conn *conn, int64_t deadline_ns)
     conn->deadline_ns = deadline_ns;
 }
 
+static void set_wake_bytes(struct kvfi_moon_conn *conn, int bytes)
+{
+    conn->thread->large += (bytes > LARGE_BYTES) - (conn->wake_bytes > LARGE_BYTES);
+    conn->wake_bytes = bytes;
+}
+
 static void release(struct kvfi_moon_conn *conn, struct kvfi_moon_use *use, bool arrived)
 {
     kvfi_moon_regions_release(conn->thread->server->serving.regions, use, arrived);
@@ -68,6 +75,7 @@ void kvfi_moon_conn_close(struct kvfi_moon_conn *conn, const char *why)
     conn->fd = -1;
     kvfi_moon_hosts_remove(&thread->server->hosts, &conn->origin);
     set_deadline(conn, 0);
+    set_wake_bytes(conn, 0);
     release(conn, &conn->use, false);
     while (conn->reply_count > 0) {
         release(conn, &conn->replies[conn->reply_first].use, false);
@@ -108,7 +116,7 @@ static void wait_for_much(struct kvfi_moon_conn *conn)
     int wanted = conn->body_left < SMALL_BYTES ? 1 : conn->body_left < WAKE_BYTES ? (int)conn->body_left : WAKE_BYTES;
 
     if (wanted == conn->wake_bytes || (wanted == 1 && conn->wake_bytes == 0)) return;
-    if (setsockopt(conn->fd, SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted) == 0) conn->wake_bytes = wanted;
+    if (setsockopt(conn->fd, SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted) == 0) set_wake_bytes(conn, wanted);
 }
 
 /* ---- replies ---------------------------------------------------------------------------------------------------- */
