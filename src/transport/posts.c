@@ -2,6 +2,7 @@
 /* All with the lock held, but for connecting and moving. */
 #include "transport/posts.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -168,6 +169,7 @@ enum kvf_status kvfi_posts_init(struct kvfi_posts *posts, const struct kvfi_post
     if (failure == 0) return KVF_OK;
     kvfi_crew_fini(&posts->crew);
     pthread_mutex_destroy(&posts->lock);
+    if (failure == ENOMEM) return kvfi_fail_memory(error, "a thread that posts");
     return kvfi_fail(error, KVF_ERR_SYSTEM, "%s: cannot start a thread: %s", ops->name, strerror(failure));
 }
 

@@ -70,7 +70,7 @@ struct kvfi_posts {
 };
 
 /** Prepares in the caller's memory, and starts the first thread. On failure fini is not to be called.
- *  @return KVF_OK or KVF_ERR_SYSTEM */
+ *  @return KVF_OK, KVF_ERR_NO_MEMORY or KVF_ERR_SYSTEM */
 enum kvf_status kvfi_posts_init(struct kvfi_posts *posts, const struct kvfi_posts_ops *ops, void *owner,
                                 struct kvfi_queue *queue, struct kvf_error *error);
 /** Stops what is under way (KVF_ERR_CLOSED), waits for the threads, frees peers and queued posts. */
