@@ -244,12 +244,3 @@ void kvfi_loop_wait(struct kvfi_loop *loop, int64_t deadline_ns)
         pthread_mutex_lock(&loop->lock);
     }
 }
-
-int64_t kvfi_deadline_after(int64_t timeout_ns)
-{
-    int64_t now = kvfi_now_ns();
-
-    if (timeout_ns <= 0)
-        return now;
-    return timeout_ns > INT64_MAX - now ? INT64_MAX : now + timeout_ns;
-}

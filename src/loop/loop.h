@@ -17,6 +17,7 @@
 
 #include "kvferry/status.h"
 #include "loop/timers.h"
+#include "sys/clock.h"
 
 enum kvfi_loop_limit { KVFI_LOOP_READY = 16 /* descriptors looked at per turn */ };
 
@@ -101,8 +102,5 @@ void kvfi_loop_wake(struct kvfi_loop *loop);
 /** Waits for `changed` or the deadline; the caller holds the lock and looks again afterwards. Without a progress thread
  *  a turn is made instead (the lock is given up meanwhile). Not from a callback. */
 void kvfi_loop_wait(struct kvfi_loop *loop, int64_t deadline_ns);
-
-/** Now plus `timeout_ns`, without overflow; now for a timeout of 0 or less. */
-int64_t kvfi_deadline_after(int64_t timeout_ns);
 
 #endif

@@ -13,6 +13,14 @@ int64_t kvfi_now_ns(void)
     return (int64_t)now.tv_sec * KVFI_SECOND + now.tv_nsec;
 }
 
+int64_t kvfi_deadline_after(int64_t timeout_ns)
+{
+    int64_t now_ns = kvfi_now_ns();
+
+    if (timeout_ns <= 0) return now_ns;
+    return timeout_ns > INT64_MAX - now_ns ? INT64_MAX : now_ns + timeout_ns;
+}
+
 uint64_t kvfi_random_u64(void)
 {
     uint64_t number = 0;

@@ -11,6 +11,9 @@
 /** Nanoseconds of the monotonic clock. */
 int64_t kvfi_now_ns(void);
 
+/** Now plus `timeout_ns`, without overflow; now for a timeout of 0 or less. */
+int64_t kvfi_deadline_after(int64_t timeout_ns);
+
 /** A random number other than 0, from the system's generator: for incarnations and grants. */
 uint64_t kvfi_random_u64(void);
 
