@@ -10,7 +10,8 @@
  *  that is not guarded, and nothing but that. Bind to an address that only peers reach.
  *
  *  Threads: every function may be called from any thread, several at once; kvf_mooncake_close must be the last call.
- *  Transfers are made by the calling thread and block it until they have ended; other threads serve peers.
+ *  Transfers are made by the calling thread and block it until they have ended, batches by threads of the engine; other
+ *  threads serve peers.
  *  A `timeout_ns` is how long the call may take; it must be above 0. Host names (not numbers) are looked up by the
  *  system's resolver within that time. It cannot be broken off: a look-up that takes longer is left behind, in a thread
  *  of its own that ends by itself and touches nothing of the engine, also after close. 32 such names hold up others.
@@ -270,7 +271,13 @@ KVF_API enum kvf_status kvf_mooncake_read(kvf_mooncake *engine, int64_t segment,
 /* ---- batches ------------------------------------------------------------------------------------------------- */
 
 /** A transfer that goes on while its caller does other things. Free with kvf_mooncake_batch_free, before the engine is
- *  closed. Any thread. */
+ *  closed. Every call may be made from any thread, also several at once, but for free, which is the last.
+ *
+ *  Batches are made by threads of the engine: none before the first submit, then as they are needed, 256 at most, and
+ *  one that looks at deadlines; they stay until close. Batches of one segment begin in the order of submit, and up to 4
+ *  of them are under way; one, once half of the threads are busy. Those of different segments do not wait for each
+ *  other, unless 160 or more peers stall at once: then batches wait for a thread, the others of a segment behind its
+ *  first, until one under way ends, at its deadline at the latest. */
 typedef struct kvf_mooncake_batch kvf_mooncake_batch;
 
 /** What a batch does. */
@@ -282,52 +289,56 @@ enum kvf_mooncake_operation {
 /** What to move. */
 struct kvf_mooncake_batch_spec {
     size_t struct_size;            /**< set by kvf_mooncake_batch_spec_init */
-    int64_t segment;
+    int64_t segment;               /**< it may be closed once the batch is submitted */
     int32_t operation;             /**< enum kvf_mooncake_operation; default KVF_MOONCAKE_WRITE */
     const struct kvf_mooncake_range *ranges; /**< copied */
-    size_t range_count;
+    size_t range_count;            /**< 0 is fine: nothing moves */
     uint64_t flags;                /**< enum kvf_mooncake_transfer_flag; default 0 */
-    int64_t timeout_ns;            /**< from submit on; default 60 s */
-    const char *notify_name;       /**< copied; default NULL. Else this notify goes to the peer once all ranges are */
-    const char *notify_message;    /**< DONE, and the batch fails when it fails */
+    int64_t timeout_ns;            /**< from submit on, waiting for a thread and the notify included; default 60 s */
+    const char *notify_name;       /**< copied, UTF-8; default NULL. Else this notify is sent once all ranges */
+    const char *notify_message;    /**< are DONE, and the batch fails when it fails. Both, or none */
 };
 
 /** How far a batch is. */
 struct kvf_mooncake_progress {
     size_t struct_size;            /**< set by the caller to sizeof(struct kvf_mooncake_progress) */
-    int32_t ended;                 /**< 1: nothing moves any more */
-    enum kvf_status status;        /**< once it has ended: as kvf_mooncake_write returns it, KVF_ERR_CANCELLED, or as
-                                        kvf_mooncake_notify; before: KVF_ERR_AGAIN */
-    int64_t range_count, done, failed, in_doubt; /**< ranges; before it has ended those that have ended so far */
-    int64_t done_bytes;
+    int32_t ended;                 /**< 1: nothing moves any more, and nothing here changes */
+    enum kvf_status status;        /**< once it has ended: KVF_OK; as kvf_mooncake_write returns it; KVF_ERR_CANCELLED;
+                                        with all ranges done, as kvf_mooncake_notify. Before: KVF_ERR_AGAIN */
+    int64_t range_count;
+    int64_t done, failed, in_doubt; /**< ranges; before it has ended those that have ended so far */
+    int64_t done_bytes;            /**< of the ranges that are done */
 };
 
-/** Fills `spec` with the defaults. */
+/** Fills `spec` with the defaults. `size` is sizeof(struct kvf_mooncake_batch_spec) as the caller compiled it. */
 KVF_API void kvf_mooncake_batch_spec_init(struct kvf_mooncake_batch_spec *spec, size_t size);
 
-/** Begins a batch and returns. Batches to different peers do not wait for each other, also when peers stall; those to
- *  one peer begin in the order of submit, and several may be under way.
+/** Begins a batch and returns. Does not wait for anything; what is wrong with a range or a peer is told by the batch.
  *  Local memory is borrowed until the batch has ended, or kvf_mooncake_batch_free returns.
  *  @param out  returned to the caller
- *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT; KVF_ERR_NOT_FOUND; KVF_ERR_LIMIT; KVF_ERR_NO_MEMORY; KVF_ERR_SYSTEM */
+ *  @return KVF_OK; KVF_ERR_INVALID_ARGUMENT naming the member; KVF_ERR_NEWER_OPTION; KVF_ERR_NOT_FOUND: the segment is
+ *          not open; KVF_ERR_NO_MEMORY; KVF_ERR_SYSTEM: no thread can be had */
 KVF_API enum kvf_status kvf_mooncake_submit(kvf_mooncake *engine, const struct kvf_mooncake_batch_spec *spec,
                                             kvf_mooncake_batch **out, struct kvf_error *error);
 
-/** Writes how far it is; does not block. @return KVF_OK; KVF_ERR_INVALID_ARGUMENT (struct_size) */
+/** Writes how far it is; neither blocks nor takes a lock. @return KVF_OK; KVF_ERR_INVALID_ARGUMENT (struct_size) */
 KVF_API enum kvf_status kvf_mooncake_batch_get_progress(kvf_mooncake_batch *batch, struct kvf_mooncake_progress *out,
                                                         struct kvf_error *error);
 
-/** Waits up to `timeout_ns` (0: not at all) for the end.
+/** Waits up to `timeout_ns` (0 or less: not at all) for the end.
  *  @param outcomes  NULL, or room for range_count of enum kvf_mooncake_outcome, written when the batch has ended
  *  @return KVF_ERR_AGAIN: it goes on; else its status, and `error` says what kvf_mooncake_write would */
 KVF_API enum kvf_status kvf_mooncake_batch_wait(kvf_mooncake_batch *batch, int64_t timeout_ns, uint8_t *outcomes,
                                                 struct kvf_error *error);
 
-/** A descriptor that is readable once the batch has ended, for poll and the like; the batch's, not to be read or
- *  closed. -1: there are no more descriptors. */
+/** A descriptor that is readable once the batch has ended, for poll and the like: the batch's, until it is freed; not
+ *  to be read or closed. It is made by the first call. @return -1: no more descriptors can be had */
 KVF_API int kvf_mooncake_batch_event_fd(kvf_mooncake_batch *batch);
 
-/** Asks a batch to end soon; ranges that were written in part are in doubt. Does not wait. */
+/** Asks a batch to end soon, and does not wait. One that did not begin ends at once. With data protocol 2 one that is
+ *  under way sends the requests that have begun to their end and waits for their answers, 2 s at most, so that as
+ *  little as can be is in doubt; what did not begin has failed. To end several, cancel all before the first is freed.
+ *  A batch that was done all the same ends with KVF_OK; one that has ended stays as it is. */
 KVF_API void kvf_mooncake_batch_cancel(kvf_mooncake_batch *batch);
 
 /** Cancels, waits until no local memory is touched any more, frees. NULL is fine. */

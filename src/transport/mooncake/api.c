@@ -8,8 +8,8 @@
 #include "base/array.h"
 #include "base/error.h"
 #include "sys/clock.h"
-#include "transport/mooncake/job.h"
 #include "transport/mooncake/json.h"
+#include "transport/mooncake/listed.h"
 
 static enum kvf_status limit_of(int64_t timeout_ns, struct kvfi_moon_limit *limit, struct kvf_error *error)
 {
@@ -161,69 +161,23 @@ enum kvf_status kvf_mooncake_probe(kvf_mooncake *engine, const char *name, int64
 
 /* ---- transfers -------------------------------------------------------------------------------------------------- */
 
-/* The ranges of one call. */
-struct listed {
-    const struct kvf_mooncake_range *ranges;
-    size_t count, at;
-    uint8_t *outcomes;
-};
-
-static ssize_t next_listed(void *context, struct kvfi_moon_item *out, size_t capacity, struct kvf_error *error)
-{
-    struct listed *listed = context;
-    size_t given = 0;
-
-    (void)error;
-    for (; given < capacity && listed->at < listed->count; listed->at++) {
-        const struct kvf_mooncake_range *range = &listed->ranges[listed->at];
-
-        out[given++] = (struct kvfi_moon_item){.local = range->local, .remote = range->remote, .bytes = range->bytes};
-    }
-    return (ssize_t)given;
-}
-
-static void note_outcome(void *context, uint64_t index, enum kvf_mooncake_outcome outcome)
-{
-    struct listed *listed = context;
-
-    if (listed->outcomes) listed->outcomes[index] = (uint8_t)outcome;
-}
-
 static enum kvf_status transfer(kvf_mooncake *engine, int64_t number, bool is_write,
                                 const struct kvf_mooncake_range *ranges, size_t count, uint64_t flags,
                                 int64_t timeout_ns, uint8_t *outcomes, struct kvf_error *error)
 {
-    struct listed listed = {.ranges = ranges, .count = count, .outcomes = outcomes};
-    struct kvfi_moon_job *job = NULL;
-    enum kvf_status status = KVF_OK;
+    struct kvfi_moon_listed listed = {.is_write = is_write, .flags = flags, .ranges = ranges, .count = count,
+                                      .outcomes = outcomes};
     struct kvfi_moon_limit limit = {.wake_fd = -1};
     struct kvfi_moon_segment *segment = kvfi_moon_acquire_segment(engine, number, error);
+    enum kvf_status status;
 
     if (!segment) return KVF_ERR_NOT_FOUND;
-    if (flags & ~(uint64_t)KVF_MOONCAKE_STOP_AT_FAILURE)
-        status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "flags 0x%" PRIx64 " are not known", flags);
+    status = kvfi_moon_check_flags(flags, error);
     if (status == KVF_OK) status = limit_of(timeout_ns, &limit, error);
     if (status != KVF_OK) goto done;
     if (outcomes) memset(outcomes, KVF_MOONCAKE_FAILED, count);
-    job = kvfi_alloc_zeroed(1, sizeof *job);
-    if (!job) {
-        status = kvfi_fail_memory(error, "a transfer");
-        goto done;
-    }
-    job->engine = engine;
-    job->segment = segment;
-    job->is_write = is_write;
-    job->stop_at_failure = (flags & KVF_MOONCAKE_STOP_AT_FAILURE) != 0;
-    job->limit = limit;
-    job->next = next_listed;
-    job->ended = note_outcome;
-    job->context = &listed;
-    status = kvfi_moon_run(job);
-    if (status != KVF_OK)
-        kvfi_fail(error, status, "%.380s (of %zu ranges: %" PRId64 " done, %" PRId64 " failed, %" PRId64 " in doubt)",
-                  job->error.text, count, job->done, (int64_t)count - job->done - job->in_doubt, job->in_doubt);
+    status = kvfi_moon_move_listed(engine, segment, &listed, &limit, error);
 done:
-    free(job);
     kvfi_moon_release_segment(engine, segment);
     return status;
 }
@@ -245,17 +199,14 @@ enum kvf_status kvf_mooncake_read(kvf_mooncake *engine, int64_t segment, const s
 /* ---- notifies --------------------------------------------------------------------------------------------------- */
 
 /* Where a peer says that it is. */
-static enum kvf_status address_of(kvf_mooncake *engine, int64_t number, struct kvfi_moon_address *out,
-                                  struct kvf_error *error)
+static enum kvf_status address_of(kvf_mooncake *engine, const struct kvfi_moon_segment *segment,
+                                  struct kvfi_moon_address *out, struct kvf_error *error)
 {
-    struct kvfi_moon_segment *segment = kvfi_moon_acquire_segment(engine, number, error);
     char name[KVF_MOONCAKE_NAME_BYTES];
 
-    if (!segment) return KVF_ERR_NOT_FOUND;
     pthread_mutex_lock(&engine->lock);
     memcpy(name, segment->descriptor.name[0] ? segment->descriptor.name : segment->asked, sizeof name);
     pthread_mutex_unlock(&engine->lock);
-    kvfi_moon_release_segment(engine, segment);
     return kvfi_moon_parse_name(name, out, error);
 }
 
@@ -274,26 +225,39 @@ static enum kvf_status notified(const struct kvfi_moon_address *address, const c
     return status;
 }
 
-enum kvf_status kvf_mooncake_notify(kvf_mooncake *engine, int64_t segment, const char *name, const char *message,
-                                    int64_t timeout_ns, struct kvf_error *error)
+enum kvf_status kvfi_moon_send_notify(kvf_mooncake *engine, const struct kvfi_moon_segment *segment, const char *text,
+                                      size_t bytes, const struct kvfi_moon_limit *limit, struct kvf_error *error)
 {
     struct kvfi_moon_address address;
-    struct kvfi_moon_limit limit = {.wake_fd = -1};
-    char *text = NULL, *reply = NULL;
+    char *reply = NULL;
+    size_t reply_bytes;
     enum kvf_status status = address_of(engine, segment, &address, error);
-    size_t bytes, reply_bytes;
 
-    if (status != KVF_OK) return status;
-    if (!kvfi_moon_is_utf8(name) || !kvfi_moon_is_utf8(message))
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "a notify of texts that are not UTF-8");
-    status = limit_of(timeout_ns, &limit, error);
-    if (status == KVF_OK) status = kvfi_moon_notify_print(name, message, &text, &bytes, error);
     if (status == KVF_OK)
-        status = kvfi_moon_engine_ask(engine, &address, KVFI_MOON_NOTIFY, text, bytes, &limit, &reply, &reply_bytes,
+        status = kvfi_moon_engine_ask(engine, &address, KVFI_MOON_NOTIFY, text, bytes, limit, &reply, &reply_bytes,
                                       error);
     if (status == KVF_OK) status = notified(&address, reply, reply_bytes, error);
     free(reply);
+    return status;
+}
+
+enum kvf_status kvf_mooncake_notify(kvf_mooncake *engine, int64_t number, const char *name, const char *message,
+                                    int64_t timeout_ns, struct kvf_error *error)
+{
+    struct kvfi_moon_segment *segment = kvfi_moon_acquire_segment(engine, number, error);
+    struct kvfi_moon_limit limit = {.wake_fd = -1};
+    char *text = NULL;
+    enum kvf_status status;
+    size_t bytes;
+
+    if (!segment) return KVF_ERR_NOT_FOUND;
+    status = kvfi_moon_is_utf8(name) && kvfi_moon_is_utf8(message)
+                 ? limit_of(timeout_ns, &limit, error)
+                 : kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "a notify of texts that are not UTF-8");
+    if (status == KVF_OK) status = kvfi_moon_notify_print(name, message, &text, &bytes, error);
+    if (status == KVF_OK) status = kvfi_moon_send_notify(engine, segment, text, bytes, &limit, error);
     free(text);
+    kvfi_moon_release_segment(engine, segment);
     return status;
 }
 

@@ -232,6 +232,7 @@ static enum kvf_status make_locks(kvf_mooncake *engine, struct kvf_error *error)
     pthread_condattr_destroy(&monotonic);
     engine->lock_made = failure == 0;
     if (failure != 0) return kvfi_fail(error, KVF_ERR_SYSTEM, "mooncake: condition: %s", strerror(failure));
+    kvfi_moon_batches_init(&engine->batches);
     return KVF_OK;
 }
 
@@ -288,6 +289,7 @@ enum kvf_status kvf_mooncake_open(const struct kvf_mooncake_options *options, kv
 void kvf_mooncake_close(kvf_mooncake *engine)
 {
     if (!engine) return;
+    if (engine->lock_made) kvfi_moon_batches_fini(&engine->batches);
     kvfi_moon_desk_close(engine->desk);
     kvfi_moon_server_close(engine->server);
     kvfi_resolver_destroy(engine->resolver);

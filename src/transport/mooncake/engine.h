@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** @file engine.h  What the files of an engine share: engine.c (opening, answers at the desk), segments.c (descriptors
- *  of peers), lanes.c (data connections to them), transfer.c and pipe.c (protocol 2), transfer_v1.c (protocol 1), api.c
- *  (public calls), ops.c and posts.c (the transport table).
+ *  of peers), lanes.c (data connections to them), transfer.c and pipe.c (protocol 2), transfer_v1.c (protocol 1),
+ *  listed.c and batches.c (transfers of lists), api.c (the other public calls), ops.c and posts.c (the transport
+ *  table).
  */
 #ifndef KVFI_TRANSPORT_MOONCAKE_ENGINE_H
 #define KVFI_TRANSPORT_MOONCAKE_ENGINE_H
@@ -11,6 +12,7 @@
 #include "sys/log.h"
 #include "sys/table.h"
 #include "transport/mooncake/address.h"
+#include "transport/mooncake/batches.h"
 #include "transport/mooncake/descriptor.h"
 #include "transport/mooncake/desk.h"
 #include "transport/mooncake/regions.h"
@@ -40,6 +42,7 @@ struct kvfi_moon_segment {
     int64_t number;
     int64_t opens;           /* by number: kvf_mooncake_open_segment */
     int64_t uses;            /* calls, batches and peers that hold it */
+    struct kvfi_crew_lane batches; /* theirs */
     char asked[KVF_MOONCAKE_NAME_BYTES];
     struct kvfi_moon_address address;
     struct kvfi_moon_descriptor descriptor;
@@ -84,6 +87,7 @@ struct kvf_mooncake {
     pthread_mutex_t lock;    /* segments, lanes, notes */
     pthread_cond_t changed;  /* a lane is free, a fetch has ended, a note came */
     bool lock_made;
+    struct kvfi_moon_batches batches; /* with the lock */
     struct kvfi_moon_segments segments;
     bool segments_made;
     struct kvfi_moon_note *first_note, *last_note;
@@ -125,6 +129,11 @@ enum kvf_status kvfi_moon_engine_ask(kvf_mooncake *engine, const struct kvfi_moo
 /** @return KVF_OK or KVF_ERR_NO_MEMORY */
 enum kvf_status kvfi_moon_segments_init(kvf_mooncake *engine, struct kvf_error *error);
 void kvfi_moon_segments_fini(kvf_mooncake *engine);
+
+/* ---- api.c --------------------------------------------------------------------------------------------------- */
+/** Sends a peer a notify, printed already. @return as kvf_mooncake_notify, and KVF_ERR_CANCELLED */
+enum kvf_status kvfi_moon_send_notify(kvf_mooncake *engine, const struct kvfi_moon_segment *segment, const char *text,
+                                      size_t bytes, const struct kvfi_moon_limit *limit, struct kvf_error *error);
 
 /* ---- lanes.c ------------------------------------------------------------------------------------------------ */
 /** A connection to the peer: an idle one that is still open, or a new one while there may be more, or (`wait`) the

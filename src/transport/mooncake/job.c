@@ -64,10 +64,8 @@ void kvfi_moon_job_failed(struct kvfi_moon_job *job, const struct kvfi_moon_item
     va_end(arguments);
     snprintf(text, sizeof text, "peer %.160s: range %" PRIu64 ": %s", job->segment->asked, item->index, story);
     note_failure(job, item->index, status, text);
-    if (in_doubt) {
-        job->in_doubt++;
-        if (job->ended) job->ended(job->context, item->index, KVF_MOONCAKE_IN_DOUBT);
-    }
+    if (in_doubt) job->in_doubt++;
+    if (job->ended) job->ended(job->context, item->index, in_doubt ? KVF_MOONCAKE_IN_DOUBT : KVF_MOONCAKE_FAILED);
     if (job->stop_at_failure) kvfi_moon_job_halt(job, KVF_OK, NULL);
 }
 

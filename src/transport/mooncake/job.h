@@ -24,7 +24,7 @@ struct kvfi_moon_job {
     struct kvfi_wire_fault *wire; /* faults of tests; NULL: none */
     /** Gives up to `capacity` next ranges (their index is filled in here), 0 at the end; -1: it failed. */
     ssize_t (*next)(void *context, struct kvfi_moon_item *out, size_t capacity, struct kvf_error *error);
-    /** A range has ended, as DONE or IN_DOUBT; NULL: nobody wants to know. All others have failed. */
+    /** A range has ended; NULL: nobody wants to know. It never comes for some of those that failed. */
     void (*ended)(void *context, uint64_t index, enum kvf_mooncake_outcome outcome);
     void *context;
 
