@@ -5,6 +5,10 @@
  *   move      timeout_ms, stop; answers status and outcomes [failed, done, in doubt]
  *   info      segment -> what is known of it
  *   refresh   segment
+ *   submit    as move, and notify [name, text]                 -> batch, a number
+ *   wait      batch, timeout_ms                                -> status and outcomes as move, and progress
+ *   cancel    batch
+ *   free      batch
  *   guard     grids [[address, stride, bytes]], blocks -> guard: a number
  *   grant     guard, list of blocks
  *   revoke    guard, list, timeout_ms
@@ -29,6 +33,7 @@
 enum { GUARDS = 16 };
 
 static kvf_mooncake *engine;
+static bool by_batches; /* moves are submitted, and waited for */
 static kvf_mooncake_guard *guards[GUARDS];
 
 static int64_t number(const json_t *line, const char *name, int64_t otherwise)
@@ -74,6 +79,7 @@ static json_t *do_open(const json_t *line)
     options.connect_timeout_ns = number(line, "connect_ms", options.connect_timeout_ns / MS) * MS;
     options.handshake_timeout_ns = number(line, "handshake_ms", options.handshake_timeout_ns / MS) * MS;
     options.progress_timeout_ns = number(line, "progress_ms", options.progress_timeout_ns / MS) * MS;
+    by_batches = number(line, "batches", 0) != 0;
     options.log = (struct kvf_log_sink){.fd = STDERR_FILENO, .level = KVF_LOG_ERROR};
     if (json_object_get(line, "log") != NULL)
         options.log = (struct kvf_log_sink){.fd = open(text(line, "log"), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC,
@@ -125,37 +131,150 @@ static uint64_t at(const json_t *range, size_t index)
     return (uint64_t)json_integer_value(json_array_get(range, index));
 }
 
-static json_t *do_move(const json_t *line)
+static struct kvf_mooncake_range *ranges_of(const json_t *line, size_t *count)
 {
     const json_t *list = json_object_get(line, "ranges");
-    size_t count = json_array_size(list);
-    struct kvf_mooncake_range *ranges = calloc(count + 1, sizeof *ranges);
-    uint8_t *outcomes = calloc(count + 1, 1);
-    struct kvf_error error = {.text = ""};
-    int64_t segment = 0, timeout_ns = number(line, "timeout_ms", 30000) * MS;
-    int64_t ended[3] = {0, 0, 0};
+    struct kvf_mooncake_range *ranges = calloc(json_array_size(list) + 1, sizeof *ranges);
 
-    if (ranges == NULL || outcomes == NULL)
+    if (ranges == NULL)
         abort();
-    for (size_t i = 0; i < count; i++) {
+    *count = json_array_size(list);
+    for (size_t i = 0; i < *count; i++) {
         const json_t *range = json_array_get(list, i);
         ranges[i] = (struct kvf_mooncake_range){at(range, 0), at(range, 1), at(range, 2)};
     }
-    enum kvf_status status = segment_of(line, &segment, &error);
-    if (status == KVF_OK)
-        status = (number(line, "write", 0) ? kvf_mooncake_write : kvf_mooncake_read)(
-            engine, segment, ranges, count, number(line, "stop", 0) ? KVF_MOONCAKE_STOP_AT_FAILURE : 0, timeout_ns,
-            outcomes, &error);
+    return ranges;
+}
+
+static json_t *count_outcomes(const uint8_t *outcomes, size_t count)
+{
+    int64_t ended[3] = {0, 0, 0};
+
     for (size_t i = 0; i < count; i++) {
         if (outcomes[i] < 3)
             ended[outcomes[i]]++;
     }
+    return json_pack("[I,I,I]", (json_int_t)ended[0], (json_int_t)ended[1], (json_int_t)ended[2]);
+}
+
+static enum kvf_status submit(const json_t *line, int64_t segment, const struct kvf_mooncake_range *ranges,
+                              size_t count, kvf_mooncake_batch **batch, struct kvf_error *error)
+{
+    const json_t *notify = json_object_get(line, "notify");
+    struct kvf_mooncake_batch_spec spec;
+
+    kvf_mooncake_batch_spec_init(&spec, sizeof spec);
+    spec.segment = segment;
+    spec.operation = number(line, "write", 0) ? KVF_MOONCAKE_WRITE : KVF_MOONCAKE_READ;
+    spec.ranges = ranges;
+    spec.range_count = count;
+    spec.flags = number(line, "stop", 0) ? KVF_MOONCAKE_STOP_AT_FAILURE : 0;
+    spec.timeout_ns = number(line, "timeout_ms", 30000) * MS;
+    spec.notify_name = json_string_value(json_array_get(notify, 0));
+    spec.notify_message = json_string_value(json_array_get(notify, 1));
+    return kvf_mooncake_submit(engine, &spec, batch, error);
+}
+
+static enum kvf_status move(const json_t *line, int64_t segment, const struct kvf_mooncake_range *ranges, size_t count,
+                            uint8_t *outcomes, struct kvf_error *error)
+{
+    int64_t timeout_ns = number(line, "timeout_ms", 30000) * MS;
+    uint64_t flags = number(line, "stop", 0) ? KVF_MOONCAKE_STOP_AT_FAILURE : 0;
+    kvf_mooncake_batch *batch = NULL;
+    enum kvf_status status;
+
+    if (!by_batches)
+        return (number(line, "write", 0) ? kvf_mooncake_write : kvf_mooncake_read)(engine, segment, ranges, count,
+                                                                                    flags, timeout_ns, outcomes, error);
+    status = submit(line, segment, ranges, count, &batch, error);
+    if (status == KVF_OK)
+        status = kvf_mooncake_batch_wait(batch, timeout_ns + 30000 * MS, outcomes, error);
+    kvf_mooncake_batch_free(batch);
+    return status;
+}
+
+static json_t *do_move(const json_t *line)
+{
+    size_t count;
+    struct kvf_mooncake_range *ranges = ranges_of(line, &count);
+    uint8_t *outcomes = calloc(count + 1, 1);
+    struct kvf_error error = {.text = ""};
+    int64_t segment = 0;
+
+    if (outcomes == NULL)
+        abort();
+    enum kvf_status status = segment_of(line, &segment, &error);
+    if (status == KVF_OK)
+        status = move(line, segment, ranges, count, outcomes, &error);
     json_t *out = answer(status, &error);
-    json_object_set_new(out, "outcomes", json_pack("[I,I,I]", (json_int_t)ended[0], (json_int_t)ended[1],
-                                                   (json_int_t)ended[2]));
+    json_object_set_new(out, "outcomes", count_outcomes(outcomes, count));
     free(ranges);
     free(outcomes);
     return out;
+}
+
+enum { MAX_BATCHES = 16384 };
+
+static kvf_mooncake_batch *batches[MAX_BATCHES];
+static size_t batch_counts[MAX_BATCHES];
+static size_t batch_count;
+
+static json_t *do_submit(const json_t *line)
+{
+    struct kvf_error error = {.text = ""};
+    int64_t segment = 0;
+    size_t count;
+    struct kvf_mooncake_range *ranges = ranges_of(line, &count);
+
+    if (batch_count == MAX_BATCHES)
+        abort();
+    enum kvf_status status = segment_of(line, &segment, &error);
+    if (status == KVF_OK)
+        status = submit(line, segment, ranges, count, &batches[batch_count], &error);
+    free(ranges);
+    json_t *out = answer(status, &error);
+    if (status == KVF_OK) {
+        json_object_set_new(out, "batch", json_integer((json_int_t)batch_count));
+        batch_counts[batch_count++] = count;
+    }
+    return out;
+}
+
+static json_t *do_wait(const json_t *line)
+{
+    size_t batch = (size_t)number(line, "batch", 0);
+    struct kvf_mooncake_progress progress = {.struct_size = sizeof progress};
+    struct kvf_error error = {.text = ""};
+    uint8_t *outcomes = calloc(batch_counts[batch] + 1, 1);
+
+    if (outcomes == NULL)
+        abort();
+    enum kvf_status status =
+        kvf_mooncake_batch_wait(batches[batch], number(line, "timeout_ms", 30000) * MS, outcomes, &error);
+    json_t *out = answer(status, &error);
+    json_object_set_new(out, "outcomes", count_outcomes(outcomes, batch_counts[batch]));
+    if (kvf_mooncake_batch_get_progress(batches[batch], &progress, &error) != KVF_OK)
+        abort();
+    json_object_set_new(out, "progress", json_pack("{s:b,s:I,s:I,s:I,s:I}", "ended", progress.ended, "done",
+                                                   (json_int_t)progress.done, "failed", (json_int_t)progress.failed,
+                                                   "in_doubt", (json_int_t)progress.in_doubt, "done_bytes",
+                                                   (json_int_t)progress.done_bytes));
+    free(outcomes);
+    return out;
+}
+
+static json_t *do_cancel(const json_t *line)
+{
+    kvf_mooncake_batch_cancel(batches[number(line, "batch", 0)]);
+    return json_pack("{s:b}", "ok", 1);
+}
+
+static json_t *do_free(const json_t *line)
+{
+    size_t batch = (size_t)number(line, "batch", 0);
+    kvf_mooncake_batch_free(batches[batch]);
+    batches[batch] = NULL;
+    return json_pack("{s:b}", "ok", 1);
 }
 
 struct one_move {
@@ -343,7 +462,8 @@ static const struct {
     {"move", do_move},         {"moves", do_moves}, {"notify", do_notify},   {"notifies", do_notifies},
     {"probe", do_probe},       {"info", do_info}, {"refresh", do_refresh},
     {"guard", do_guard},       {"grant", do_grant}, {"revoke", do_revoke},   {"count", do_count},
-    {"unguard", do_unguard},
+    {"unguard", do_unguard},   {"submit", do_submit}, {"wait", do_wait},     {"cancel", do_cancel},
+    {"free", do_free},
 };
 
 static json_t *run(const json_t *line)
@@ -373,6 +493,12 @@ int main(void)
         json_decref(out);
         json_decref(line);
     }
+    for (size_t i = 0; i < batch_count; i++) {
+        if (batches[i] != NULL)
+            kvf_mooncake_batch_cancel(batches[i]);
+    }
+    for (size_t i = 0; i < batch_count; i++)
+        kvf_mooncake_batch_free(batches[i]);
     kvf_mooncake_close(engine);
     free(given);
     return 0;

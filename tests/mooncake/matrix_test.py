@@ -22,6 +22,14 @@ class KvferryToPeerVersion1(KvferryToPeer):
     many, largest = 1000, 1 << 20
 
 
+class KvferryByBatchesToPeer(KvferryToPeer):
+    initiator_options = {"batches": True}
+
+
+class KvferryByBatchesToPeerVersion1(KvferryToPeerVersion1):
+    initiator_options = {"v1": True, "batches": True}
+
+
 class PeerToKvferry(Matrix, Case):
     initiator_command, target_command = PEER_HOST, [KVFERRY_HOST]
     calls_after_restart = 5  # this initiator does not resend what a dead lane lost

@@ -73,6 +73,30 @@ class KvferryToWheelVersion1(Wheel, Case):
     test_restart_on_the_same_ports = test_restart_on_another_data_port = test_dead_name = None
 
 
+class KvferryByBatchesToWheel(Wheel, Case):
+    """The same moves, submitted and waited for; and many at once, the wheel's notify at the end of each."""
+    initiator_command, target_command = KVFERRY, wheel()
+    initiator_options = {"batches": True}
+    many = 10000
+
+    test_restart_on_the_same_ports = test_restart_on_another_data_port = test_dead_name = None
+
+    def test_many_batches_with_notifies(self):
+        initiator, target, local, remote = self.pair()
+        batches = []
+        for at in range(500):
+            ranges = moved(True, local, remote, [(at * 2000 + 3, at * 2000 + 5, 1000),
+                                                 (at * 2000 + 1100, at * 2000 + 1200, 7)])
+            batches.append(initiator.must("submit", write=True, segment=target.segment, ranges=ranges,
+                                          notify=["batch", str(at)])["batch"])
+        for batch in batches:
+            answer = initiator.must("wait", batch=batch)
+            self.assertEqual(answer["progress"]["done_bytes"], 1007)
+            initiator.must("free", batch=batch)
+        self.right(local, remote)
+        self.assertEqual(sorted(target.must("notifies")["list"]), sorted(["batch", str(at)] for at in range(500)))
+
+
 class WheelToKvferry(Wheel, Case):
     initiator_command, target_command = wheel(), KVFERRY
     calls_after_restart = 12  # a call fails for each of its lanes that the restart cut
