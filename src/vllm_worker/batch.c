@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "vllm_worker/batch.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,6 +148,8 @@ enum kvf_status kvfi_vllm_writers_submit(struct kvfi_vllm_writers *writers, stru
     failure = lane == NULL ? 0 : kvfi_crew_push(&writers->crew, &lane->work, &batch->item);
     if (lane == NULL)
         status = kvfi_fail_memory(error, "a queue of batches");
+    else if (failure == ENOMEM)
+        status = kvfi_fail_memory(error, "a writing thread");
     else if (failure != 0)
         status = kvfi_fail(error, KVF_ERR_SYSTEM, "cannot start a writing thread: %s", strerror(failure));
     if (failure != 0)
