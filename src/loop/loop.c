@@ -227,7 +227,9 @@ void kvfi_loop_stop(struct kvfi_loop *loop)
     atomic_store(&loop->stop, true);
     kvfi_loop_wake(loop);
     pthread_join(loop->thread, NULL);
+    pthread_mutex_lock(&loop->lock); /* who waits looks at it */
     loop->thread_started = false;
+    pthread_mutex_unlock(&loop->lock);
 }
 
 /* ---- waiting ----------------------------------------------------------------------------------------------- */
@@ -236,7 +238,7 @@ void kvfi_loop_wait(struct kvfi_loop *loop, int64_t deadline_ns)
 {
     struct timespec at = {.tv_sec = deadline_ns / KVFI_SECOND, .tv_nsec = deadline_ns % KVFI_SECOND};
 
-    if (loop->thread_started) {
+    if (loop->thread_started || atomic_load(&loop->stop)) {
         (void)pthread_cond_timedwait(&loop->changed, &loop->lock, &at);
     } else {
         pthread_mutex_unlock(&loop->lock);

@@ -47,6 +47,7 @@ struct kvfi_loop_hooks {
      *  others during that time says nothing. */
     void (*stood_still)(void *owner, int64_t late_ns);
     int64_t patience_ns;
+    const char *name; /* what an error calls the owner; not copied; NULL = "loop" */
 };
 
 struct kvfi_loop {
@@ -54,6 +55,7 @@ struct kvfi_loop {
     struct kvfi_loop_hooks hooks;
     pthread_mutex_t lock;
     pthread_cond_t changed;      /* on the monotonic clock: something that a waiting caller may look for */
+    int64_t changes;             /* lock; raised by kvfi_loop_changed */
     struct kvfi_timers timers;   /* progress thread; kvfi_timer_arm and _disarm are used directly */
     int64_t turn_ns;             /* when the last turn woke up */
     struct kvfi_loop_command *commands_head, *commands_tail; /* lock */
@@ -100,7 +102,8 @@ void kvfi_loop_post(struct kvfi_loop *loop, struct kvfi_loop_command *command);
 void kvfi_loop_wake(struct kvfi_loop *loop);
 
 /** Waits for `changed` or the deadline; the caller holds the lock and looks again afterwards. Without a progress thread
- *  a turn is made instead (the lock is given up meanwhile). Not from a callback. */
+ *  a turn is made instead (the lock is given up meanwhile), but none any more once a thread was stopped: who stopped it
+ *  has the owner for itself. Not from a callback. */
 void kvfi_loop_wait(struct kvfi_loop *loop, int64_t deadline_ns);
 
 #endif

@@ -10,50 +10,20 @@
 /* ---- handing over ------------------------------------------------------------------------------------------- */
 
 struct call {
-    struct kvfi_loop_command command; /* first */
-    kvf_trtllm_worker *worker;
     kvfi_worker_fn fn;
     void *argument;
-    struct kvf_error *error;
-    enum kvf_status status;
-    bool done;
 };
 
-static void finish(struct call *call, enum kvf_status status)
+static enum kvf_status run(void *owner, void *argument, struct kvf_error *error)
 {
-    struct kvfi_loop *loop = &call->worker->loop;
-
-    pthread_mutex_lock(&loop->lock);
-    call->status = status;
-    call->done = true;
-    pthread_cond_broadcast(&loop->changed);
-    pthread_mutex_unlock(&loop->lock);
-}
-
-static void run(void *owner, struct kvfi_loop_command *command)
-{
-    struct call *call = (struct call *)(void *)command;
-    finish(call, call->fn(owner, call->argument, call->error));
-}
-
-static void drop(void *owner, struct kvfi_loop_command *command)
-{
-    struct call *call = (struct call *)(void *)command;
-    (void)owner;
-    finish(call, kvfi_fail(call->error, KVF_ERR_CLOSED, "the worker is closed"));
+    const struct call *call = argument;
+    return call->fn(owner, call->argument, error);
 }
 
 enum kvf_status kvfi_worker_call(kvf_trtllm_worker *worker, kvfi_worker_fn fn, void *argument, struct kvf_error *error)
 {
-    struct call call = {.command = {.run = run, .drop = drop}, .worker = worker, .fn = fn, .argument = argument,
-                        .error = error};
-
-    pthread_mutex_lock(&worker->loop.lock);
-    kvfi_loop_post(&worker->loop, &call.command);
-    while (!call.done)
-        kvfi_loop_wait(&worker->loop, kvfi_deadline_after(KVFI_SECOND));
-    pthread_mutex_unlock(&worker->loop.lock);
-    return call.status;
+    struct call call = {fn, argument};
+    return kvfi_loop_call(&worker->loop, run, &call, error);
 }
 
 static enum kvf_status check_complete(const kvf_trtllm_worker *worker, struct kvf_error *error)
@@ -354,42 +324,22 @@ int kvf_trtllm_worker_event_fd(const kvf_trtllm_worker *worker) { return worker-
 
 /* ---- shutting down ------------------------------------------------------------------------------------------ */
 
-static enum kvf_status run_shutdown(kvf_trtllm_worker *worker, void *argument, struct kvf_error *error)
+static enum kvf_status run_shutdown(void *owner, void *argument, struct kvf_error *error)
 {
+    kvf_trtllm_worker *worker = owner;
+
     (void)error;
     worker->closed = true;
     *(int64_t *)argument = kvfi_receivers_unsettled(worker) + kvfi_senders_unsettled(worker);
     return KVF_OK;
 }
 
-void kvfi_worker_changed(kvf_trtllm_worker *worker)
-{
-    pthread_mutex_lock(&worker->loop.lock);
-    worker->changes++;
-    pthread_cond_broadcast(&worker->loop.changed);
-    pthread_mutex_unlock(&worker->loop.lock);
-}
-
 enum kvf_status kvf_trtllm_worker_shutdown(kvf_trtllm_worker *worker, int64_t timeout_ns, struct kvf_error *error)
 {
-    int64_t deadline = kvfi_deadline_after(timeout_ns), left = 0;
+    int64_t left = 0;
+    enum kvf_status status = kvfi_loop_call_until_idle(&worker->loop, run_shutdown, &left, &left, timeout_ns, error);
 
-    for (;;) {
-        int64_t seen;
-        enum kvf_status status;
-
-        pthread_mutex_lock(&worker->loop.lock);
-        seen = worker->changes;
-        pthread_mutex_unlock(&worker->loop.lock);
-        status = kvfi_worker_call(worker, run_shutdown, &left, error);
-        if (status != KVF_OK || left == 0)
-            return status;
-        pthread_mutex_lock(&worker->loop.lock);
-        while (worker->changes == seen && kvfi_now_ns() < deadline)
-            kvfi_loop_wait(&worker->loop, deadline);
-        seen = worker->changes - seen;
-        pthread_mutex_unlock(&worker->loop.lock);
-        if (seen == 0)
-            return kvfi_fail(error, KVF_ERR_TIMEOUT, "%" PRId64 " sessions hold memory that is not settled", left);
-    }
+    if (status == KVF_OK && left > 0)
+        status = kvfi_fail(error, KVF_ERR_TIMEOUT, "%" PRId64 " sessions hold memory that is not settled", left);
+    return status;
 }

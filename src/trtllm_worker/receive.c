@@ -94,7 +94,7 @@ static void report_settled(struct kvfi_receive *job)
     kvfi_timer_disarm(&job->worker->loop.timers, &job->timer);
     job->worker->receivers->unsettled--;
     push(job, &job->settled, KVF_TRTLLM_EVENT_SETTLED, "");
-    kvfi_worker_changed(job->worker);
+    kvfi_loop_changed(&job->worker->loop);
 }
 
 void kvfi_receive_block(struct kvfi_receive *job, int kind)

@@ -90,7 +90,7 @@ static void report_settled(struct kvfi_send_session *session)
     session->worker->senders->unsettled--;
     if (!session->overdue_told)
         tell(session, &session->settled, KVF_TRTLLM_EVENT_SETTLED, "");
-    kvfi_worker_changed(session->worker);
+    kvfi_loop_changed(&session->worker->loop);
 }
 
 void kvfi_send_session_block(struct kvfi_send_session *session, int kind)

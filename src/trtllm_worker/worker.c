@@ -238,7 +238,7 @@ static enum kvf_status open_agent(kvf_trtllm_worker *worker, const struct kvf_tr
 
 static enum kvf_status open_parts(kvf_trtllm_worker *worker, struct kvf_error *error)
 {
-    static const struct kvfi_loop_hooks hooks = {.before_timers = before_timers};
+    static const struct kvfi_loop_hooks hooks = {.before_timers = before_timers, .name = "worker"};
     enum kvf_status status = kvfi_loop_init(&worker->loop, worker, &hooks, error);
 
     if (status == KVF_OK)

@@ -11,6 +11,7 @@
 
 #include "channel/channel.h"
 #include "kvferry/trtllm_worker.h"
+#include "loop/call.h"
 #include "loop/events.h"
 #include "loop/loop.h"
 #include "sys/clock.h"
@@ -51,7 +52,6 @@ struct kvf_trtllm_worker {
     struct kvfi_receivers *receivers;
     struct kvfi_senders *senders;
     struct kvfi_events events;         /* loop.lock; records are struct kvf_trtllm_event */
-    int64_t changes;                   /* loop.lock; raised by kvfi_worker_changed */
     bool closed;                       /* shutting down: no new sessions */
     struct kvf_trtllm_worker_stats stats; /* both halves count up; the gauges are filled in when asked for */
 };
@@ -117,10 +117,7 @@ enum kvf_status kvfi_senders_cancel(kvf_trtllm_worker *worker, int64_t rid, stru
 enum kvf_status kvfi_senders_status(kvf_trtllm_worker *worker, int64_t rid, struct kvf_trtllm_status *out,
                                     struct kvf_error *error);
 enum kvf_status kvfi_senders_close_session(kvf_trtllm_worker *worker, int64_t rid, struct kvf_error *error);
-/** Sessions whose memory is not settled. Whoever lowers it wakes those that wait: kvfi_worker_changed. */
+/** Sessions whose memory is not settled. Whoever lowers it wakes those that wait: kvfi_loop_changed. */
 int64_t kvfi_senders_unsettled(const kvf_trtllm_worker *worker);
-
-/** Something that kvf_trtllm_worker_shutdown waits for may have happened. */
-void kvfi_worker_changed(kvf_trtllm_worker *worker);
 
 #endif

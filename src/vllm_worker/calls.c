@@ -12,51 +12,28 @@
 /* ---- handing over ------------------------------------------------------------------------------------------- */
 
 struct call {
-    struct kvfi_loop_command command; /* first */
-    kvf_vllm_worker *worker;
     kvfi_vllm_worker_fn fn;
     void *argument;
-    struct kvf_error *error;
-    enum kvf_status status;
-    bool done;
 };
 
-static void finish(struct call *call, enum kvf_status status)
+static enum kvf_status run(void *owner, void *argument, struct kvf_error *error)
 {
-    struct kvfi_loop *loop = &call->worker->loop;
-
-    pthread_mutex_lock(&loop->lock);
-    call->status = status;
-    call->done = true;
-    pthread_cond_broadcast(&loop->changed);
-    pthread_mutex_unlock(&loop->lock);
-}
-
-static void run(void *owner, struct kvfi_loop_command *command)
-{
-    struct call *call = (struct call *)(void *)command;
-    finish(call, call->fn(owner, call->argument, call->error));
-}
-
-static void drop(void *owner, struct kvfi_loop_command *command)
-{
-    struct call *call = (struct call *)(void *)command;
-    (void)owner;
-    finish(call, kvfi_fail(call->error, KVF_ERR_CLOSED, "the worker is closed"));
+    const struct call *call = argument;
+    return call->fn(owner, call->argument, error);
 }
 
 enum kvf_status kvfi_vllm_worker_call(kvf_vllm_worker *worker, kvfi_vllm_worker_fn fn, void *argument,
                                       struct kvf_error *error)
 {
-    struct call call = {.command = {.run = run, .drop = drop}, .worker = worker, .fn = fn, .argument = argument,
-                        .error = error};
+    struct call call = {fn, argument};
+    return kvfi_loop_call(&worker->loop, run, &call, error);
+}
 
-    pthread_mutex_lock(&worker->loop.lock);
-    kvfi_loop_post(&worker->loop, &call.command);
-    while (!call.done)
-        kvfi_loop_wait(&worker->loop, kvfi_deadline_after(KVFI_SECOND));
-    pthread_mutex_unlock(&worker->loop.lock);
-    return call.status;
+enum kvf_status kvfi_vllm_worker_call_until_idle(kvf_vllm_worker *worker, kvfi_vllm_worker_fn fn, int64_t *left,
+                                                 int64_t timeout_ns, struct kvf_error *error)
+{
+    struct call call = {fn, left};
+    return kvfi_loop_call_until_idle(&worker->loop, run, &call, left, timeout_ns, error);
 }
 
 /* Writes a struct of ours as far as the caller's reaches. */
@@ -245,45 +222,12 @@ size_t kvf_vllm_worker_wait(kvf_vllm_worker *worker, struct kvf_vllm_event *even
 
 int kvf_vllm_worker_event_fd(const kvf_vllm_worker *worker) { return worker->events->fd; }
 
-/* ---- waiting until less is out ------------------------------------------------------------------------------- */
-
-void kvfi_vllm_worker_changed(kvf_vllm_worker *worker)
-{
-    pthread_mutex_lock(&worker->loop.lock);
-    worker->changes++;
-    pthread_cond_broadcast(&worker->loop.changed);
-    pthread_mutex_unlock(&worker->loop.lock);
-}
+/* ---- shutting down ------------------------------------------------------------------------------------------ */
 
 int64_t kvfi_vllm_worker_busy(const kvf_vllm_worker *worker)
 {
     return (worker->produces ? kvfi_vllm_sender_busy(worker) : 0) +
            (worker->consumes ? kvfi_vllm_consumer_busy(worker) : 0);
-}
-
-enum kvf_status kvfi_vllm_worker_call_until_idle(kvf_vllm_worker *worker, kvfi_vllm_worker_fn fn, int64_t *left,
-                                                 int64_t timeout_ns, struct kvf_error *error)
-{
-    int64_t deadline = kvfi_deadline_after(timeout_ns);
-
-    for (;;) {
-        int64_t seen;
-        enum kvf_status status;
-
-        pthread_mutex_lock(&worker->loop.lock);
-        seen = worker->changes;
-        pthread_mutex_unlock(&worker->loop.lock);
-        status = kvfi_vllm_worker_call(worker, fn, left, error);
-        if (status != KVF_OK || *left == 0)
-            return status;
-        pthread_mutex_lock(&worker->loop.lock);
-        while (worker->changes == seen && kvfi_now_ns() < deadline)
-            kvfi_loop_wait(&worker->loop, deadline);
-        seen = worker->changes - seen;
-        pthread_mutex_unlock(&worker->loop.lock);
-        if (seen == 0)
-            return KVF_OK;
-    }
 }
 
 static enum kvf_status run_shutdown(kvf_vllm_worker *worker, void *argument, struct kvf_error *error)

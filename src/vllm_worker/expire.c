@@ -67,7 +67,7 @@ static void end(kvf_vllm_worker *worker, struct kvfi_vllm_transfer *transfer, in
     }
     if (sender->over_count > MAX_REMEMBERED && !is_needed(sender->oldest) && sender->oldest != transfer)
         forget(sender, sender->oldest);
-    kvfi_vllm_worker_changed(worker); /* one less is offered */
+    kvfi_loop_changed(&worker->loop); /* one less is offered */
 }
 
 void kvfi_vllm_transfer_abort(kvf_vllm_worker *worker, struct kvfi_vllm_transfer *transfer)

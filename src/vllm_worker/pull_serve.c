@@ -102,7 +102,7 @@ static void registered(void *context, enum kvf_status status, const char *text)
                   ", answers pulls at %s, as %s knows", worker->options.engine_id, worker->options.dp_rank,
                   worker->options.tp_rank, worker->options.pp_rank, kvfi_channel_endpoint(worker->sender->channel),
                   worker->options.bootstrap_url);
-    kvfi_vllm_worker_changed(worker);
+    kvfi_loop_changed(&worker->loop);
 }
 
 static enum kvf_status run_open(kvf_vllm_worker *worker, void *argument, struct kvf_error *error)

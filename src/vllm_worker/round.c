@@ -370,7 +370,7 @@ static void batch_ended(void *owner, struct kvfi_vllm_batch *batch)
     finish_round(worker, out->answer, out);
     free(out);
     kvfi_vllm_rounds_run(worker);
-    kvfi_vllm_worker_changed(worker);
+    kvfi_loop_changed(&worker->loop);
 }
 
 static bool has_bytes(const struct kvfi_vllm_entry *entry)

@@ -52,7 +52,7 @@ void kvfi_vllm_want_conclude(struct kvfi_vllm_want *want)
     want->order = NULL;
     kvfi_vllm_order_check(order);
     kvfi_vllm_over_add(want);
-    kvfi_vllm_worker_changed(worker);
+    kvfi_loop_changed(&worker->loop);
 }
 
 /* Nobody is to write into its blocks any more. */

@@ -62,7 +62,7 @@ static void forgive(void *owner, int64_t late_ns)
 static enum kvf_status open_parts(kvf_vllm_worker *worker, struct kvf_error *error)
 {
     static const struct kvfi_loop_hooks hooks = {.before_timers = before_timers, .stood_still = forgive,
-                                                 .patience_ns = KVFI_SECOND};
+                                                 .patience_ns = KVFI_SECOND, .name = "worker"};
     enum kvf_status status = kvfi_loop_init(&worker->loop, worker, &hooks, error);
 
     if (status == KVF_OK)

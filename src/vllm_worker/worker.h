@@ -13,6 +13,7 @@
 
 #include "kvferry/mooncake.h"
 #include "kvferry/vllm_worker.h"
+#include "loop/call.h"
 #include "loop/loop.h"
 #include "sys/clock.h"
 #include "sys/log.h"
@@ -55,7 +56,6 @@ struct kvf_vllm_worker {
     struct kvfi_vllm_consumer *consumer; /* NULL unless `consumes` */
 
     struct kvfi_vllm_events *events;     /* loop.lock */
-    int64_t changes;                     /* loop.lock; raised by kvfi_vllm_worker_changed */
     struct kvfi_vllm_record record;      /* what is taken by kvf_vllm_worker_take_interval */
     struct kvf_vllm_worker_stats stats;  /* both halves count up; the gauges are filled in when asked for */
 };
@@ -74,9 +74,6 @@ typedef enum kvf_status (*kvfi_vllm_worker_fn)(kvf_vllm_worker *worker, void *ar
  *  kvfi_loop_post, holding loop.lock. */
 enum kvf_status kvfi_vllm_worker_call(kvf_vllm_worker *worker, kvfi_vllm_worker_fn fn, void *argument,
                                       struct kvf_error *error);
-
-/** Something that shutdown, sleep or registering anew wait for may have happened: fewer are busy. */
-void kvfi_vllm_worker_changed(kvf_vllm_worker *worker);
 
 /* ---- events to the user ----------------------------------------------------------------------------------------- */
 
@@ -164,7 +161,7 @@ void kvfi_vllm_consumer_count_over(kvf_vllm_worker *worker, struct kvfi_vllm_ove
 void kvfi_vllm_consumer_take_over(kvf_vllm_worker *worker, struct kvfi_vllm_over_lists *lists);
 
 /** Requests being fetched, and failed ones whose blocks are not settled: memory must stay, shutdown waits. Whoever
- *  lowers it calls kvfi_vllm_worker_changed. */
+ *  lowers it calls kvfi_loop_changed. */
 int64_t kvfi_vllm_consumer_busy(const kvf_vllm_worker *worker);
 /** Sets `unsettled`, `engines`, `ignored_ids` and `refused_accesses`. */
 void kvfi_vllm_consumer_gauge(const kvf_vllm_worker *worker, struct kvf_vllm_worker_stats *stats);
@@ -194,9 +191,9 @@ enum kvf_status kvfi_vllm_sender_prepare(kvf_vllm_worker *worker, const struct k
 void kvfi_vllm_sender_begin(kvf_vllm_worker *worker, struct kvfi_vllm_send_intake *intake);
 void kvfi_vllm_sender_count_over(kvf_vllm_worker *worker, struct kvfi_vllm_over_counts *counts);
 void kvfi_vllm_sender_take_over(kvf_vllm_worker *worker, struct kvfi_vllm_over_lists *lists);
-/** Requests whose blocks are offered and not over. Whoever lowers it calls kvfi_vllm_worker_changed. */
+/** Requests whose blocks are offered and not over. Whoever lowers it calls kvfi_loop_changed. */
 int64_t kvfi_vllm_sender_offered(const kvf_vllm_worker *worker);
-/** Writes that are out. Whoever lowers it calls kvfi_vllm_worker_changed. */
+/** Writes that are out. Whoever lowers it calls kvfi_loop_changed. */
 int64_t kvfi_vllm_sender_busy(const kvf_vllm_worker *worker);
 void kvfi_vllm_sender_gauge(const kvf_vllm_worker *worker, struct kvf_vllm_worker_stats *stats);
 
