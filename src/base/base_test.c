@@ -81,51 +81,7 @@ static void test_fail_fills_the_error(void **state)
     assert_int_equal(strlen(error.text), KVF_ERROR_TEXT_BYTES - 1);
 }
 
-struct options {
-    size_t struct_size;
-    int64_t first, second;
-};
-
 /* A caller that was compiled with an older, the same, or a newer struct. */
-static void test_options_of_other_sizes(void **state)
-{
-    static const struct {
-        const char *name;
-        size_t given_bytes;
-        int64_t third; /* what a newer caller set behind what is known here */
-        enum kvf_status status;
-        int64_t first, second;
-        const char *text;
-    } cases[] = {
-        {"older", 2 * sizeof(int64_t), 0, KVF_OK, 11, -2, NULL},
-        {"equal", sizeof(struct options), 0, KVF_OK, 11, 22, NULL},
-        {"newer, unused", sizeof(struct options) + 8, 0, KVF_OK, 11, 22, NULL},
-        {"newer, used", sizeof(struct options) + 8, 5, KVF_ERR_NEWER_OPTION, -1, -2,
-         "options: byte 24 of 32 is set, this library knows the first 24"},
-        {"no size", 4, 0, KVF_ERR_INVALID_ARGUMENT, -1, -2, "options: struct_size is 4, expected at least 8"},
-    };
-
-    (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct options own = {sizeof(own), -1, -2};
-        struct {
-            struct options known;
-            int64_t third;
-        } given = {{cases[i].given_bytes, 11, 22}, cases[i].third};
-        struct kvf_error error = {.text = ""};
-        enum kvf_status status = kvfi_options_copy(&own, sizeof(own), &given, "options", &error);
-
-        if (status != cases[i].status || own.first != cases[i].first || own.second != cases[i].second) {
-            fail_msg("%s: status %d, first %d, second %d", cases[i].name, (int)status, (int)own.first, (int)own.second);
-        }
-        assert_int_equal(own.struct_size, sizeof(own));
-        assert_string_equal(error.text, cases[i].text ? cases[i].text : "");
-    }
-    struct options own = {sizeof(own), -1, -2};
-    assert_int_equal(kvfi_options_copy(&own, sizeof(own), NULL, "options", NULL), KVF_OK);
-    assert_int_equal(own.first, -1);
-}
-
 static void test_checked_arithmetic(void **state)
 {
     int64_t number = 0;
@@ -190,7 +146,6 @@ int main(void)
         cmocka_unit_test(test_any_number_has_a_text),
         cmocka_unit_test(test_versions),
         cmocka_unit_test(test_fail_fills_the_error),
-        cmocka_unit_test(test_options_of_other_sizes),
         cmocka_unit_test(test_checked_arithmetic),
         cmocka_unit_test(test_array_grows_and_keeps_its_content),
         cmocka_unit_test(test_allocations),

@@ -16,10 +16,4 @@ enum kvf_status kvfi_fail_at(struct kvf_error *error, enum kvf_status status, in
 /** "out of memory" with what was being made. */
 enum kvf_status kvfi_fail_memory(struct kvf_error *error, const char *object);
 
-/** Copies the caller's size-versioned option struct into `own` (`own_bytes`, already filled with defaults). A shorter
- *  one leaves the rest default; a longer one must have only zero bytes past `own_bytes`, else KVF_ERR_NEWER_OPTION.
- *  `given` NULL keeps the defaults. `given` starts with its size_t struct_size. */
-enum kvf_status kvfi_options_copy(void *own, size_t own_bytes, const void *given, const char *name,
-                                  struct kvf_error *error);
-
 #endif

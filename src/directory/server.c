@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/array.h"
+#include "base/struct_size.h"
 #include "directory/crowd.h"
 #include "directory/listen.h"
 #include "directory/service.h"
@@ -47,11 +48,9 @@ struct exchange {
 void kvf_directory_options_init(struct kvf_directory_options *options, size_t size)
 {
     const struct kvf_directory_options defaults = {
-        .struct_size = size, .listen = "127.0.0.1:0", .lease_ns = 10 * KVFI_SECOND, .max_ranks = 65536};
+        .listen = "127.0.0.1:0", .lease_ns = 10 * KVFI_SECOND, .max_ranks = 65536};
 
-    memset(options, 0, size);
-    memcpy(options, &defaults, size < sizeof defaults ? size : sizeof defaults);
-    memcpy(options, &size, sizeof size);
+    kvfi_struct_init(options, size, &defaults, sizeof defaults);
 }
 
 /* ---- clients ---- */

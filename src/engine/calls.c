@@ -7,6 +7,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "engine/jobs.h"
 
 #define DEFAULT_TIMEOUT_NS (60 * KVFI_SECOND)
@@ -14,14 +15,12 @@
 
 void kvf_offer_init(struct kvf_offer *offer, size_t size)
 {
-    memset(offer, 0, size);
-    offer->struct_size = size;
+    kvfi_struct_init(offer, size, NULL, 0);
 }
 
 void kvf_pull_init(struct kvf_pull *pull, size_t size)
 {
-    memset(pull, 0, size);
-    pull->struct_size = size;
+    kvfi_struct_init(pull, size, NULL, 0);
 }
 
 /* ---- checks ------------------------------------------------------------------------------------------------ */

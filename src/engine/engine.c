@@ -4,10 +4,10 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/array.h"
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "engine/jobs.h"
 #include "engine/setup.h"
 
@@ -201,11 +201,8 @@ void kvf_engine_progress(kvf_engine *engine)
 
 enum kvf_status kvf_engine_get_stats(kvf_engine *engine, struct kvf_engine_stats *stats)
 {
-    struct kvf_engine_stats own = {.struct_size = stats->struct_size};
-    size_t bytes = stats->struct_size < sizeof own ? stats->struct_size : sizeof own;
+    struct kvf_engine_stats own = {.struct_size = sizeof own};
 
-    if (bytes < sizeof own.struct_size)
-        return KVF_ERR_INVALID_ARGUMENT;
     pthread_mutex_lock(&engine->loop.lock);
     own.bytes_received = engine->counters.bytes_received;
     own.bytes_sent = engine->counters.bytes_sent;
@@ -218,8 +215,7 @@ enum kvf_status kvf_engine_get_stats(kvf_engine *engine, struct kvf_engine_stats
     own.peers = engine->counters.peers;
     own.plans_cached = engine->counters.plans_cached;
     pthread_mutex_unlock(&engine->loop.lock);
-    memcpy(stats, &own, bytes);
-    return KVF_OK;
+    return kvfi_struct_give(stats, &own, sizeof own, "engine statistics", NULL);
 }
 
 enum kvf_status kvf_engine_drain(kvf_engine *engine, int64_t timeout_ns, struct kvf_error *error)

@@ -5,6 +5,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "engine/engine.h"
 
 static const struct kvf_engine_options DEFAULTS = {
@@ -23,9 +24,7 @@ static const struct kvf_engine_options DEFAULTS = {
 
 void kvf_engine_options_init(struct kvf_engine_options *options, size_t size)
 {
-    memset(options, 0, size);
-    memcpy(options, &DEFAULTS, size < sizeof DEFAULTS ? size : sizeof DEFAULTS);
-    options->struct_size = size;
+    kvfi_struct_init(options, size, &DEFAULTS, sizeof DEFAULTS);
 }
 
 static enum kvf_status check_number(const char *name, int64_t value, int64_t low, int64_t high, struct kvf_error *error)

@@ -5,13 +5,13 @@
 #include "base/array.h"
 #include "base/compare.h"
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "layout/check.h"
 #include "layout/layout.h"
 
 void kvf_layout_spec_init(struct kvf_layout_spec *spec, size_t size)
 {
-    memset(spec, 0, size);
-    if (size >= sizeof spec->struct_size) spec->struct_size = size;
+    kvfi_struct_init(spec, size, NULL, 0);
 }
 
 static enum kvf_status check_count(const char *what, size_t count, const void *array, size_t limit,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "kvferry/instance.h"
 #include "layout_json/dtypes.h"
 #include "layout_json/instance.h"
@@ -15,8 +16,7 @@
 
 void kvf_instance_recipe_init(struct kvf_instance_recipe *recipe, size_t size)
 {
-    struct kvf_instance_recipe fresh = {
-        .struct_size = size,
+    const struct kvf_instance_recipe defaults = {
         .model_name = "model",
         .model_fingerprint = "",
         .dtype = "f16",
@@ -27,8 +27,7 @@ void kvf_instance_recipe_init(struct kvf_instance_recipe *recipe, size_t size)
         .blocks = 1024,
     };
 
-    memset(recipe, 0, size);
-    memcpy(recipe, &fresh, size < sizeof fresh ? size : sizeof fresh);
+    kvfi_struct_init(recipe, size, &defaults, sizeof defaults);
 }
 
 /* ---- checks ----------------------------------------------------------------------------------------------------- */

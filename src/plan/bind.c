@@ -3,11 +3,11 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/array.h"
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/struct_size.h"
 
 /** What a call of kvf_bind works on. */
 struct binder {
@@ -21,8 +21,7 @@ struct binder {
 
 void kvf_bind_request_init(struct kvf_bind_request *request, size_t size)
 {
-    memset(request, 0, size);
-    memcpy(request, &size, sizeof size);
+    kvfi_struct_init(request, size, NULL, 0);
 }
 
 void kvf_binding_destroy(kvf_binding *binding)

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/array.h"
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "plan/plan.h"
 
 void kvf_plan_options_init(struct kvf_plan_options *options, size_t size)
 {
-    memset(options, 0, size);
-    memcpy(options, &size, sizeof size);
+    kvfi_struct_init(options, size, NULL, 0);
 }
 
 struct kvf_plan *kvfi_plan_new(const kvf_layout *src, const kvf_layout *dst, uint64_t flags)

@@ -2,19 +2,17 @@
 #include "trtllm/rank.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/error.h"
+#include "base/struct_size.h"
 
 void kvf_trtllm_rank_spec_init(struct kvf_trtllm_rank_spec *spec, size_t size)
 {
-    struct kvf_trtllm_rank_spec defaults = {.struct_size = size, .instance_name = "", .tp_size = 1, .pp_size = 1,
-                                            .dp_size = 1, .cp_size = 1, .self_endpoint = "",
-                                            .keys = KVF_TRTLLM_HAS_ALL,
-                                            .protocol_version = KVF_TRTLLM_PROTOCOL_VERSION};
+    const struct kvf_trtllm_rank_spec defaults = {.instance_name = "", .tp_size = 1, .pp_size = 1, .dp_size = 1,
+                                                  .cp_size = 1, .self_endpoint = "", .keys = KVF_TRTLLM_HAS_ALL,
+                                                  .protocol_version = KVF_TRTLLM_PROTOCOL_VERSION};
 
-    memset(spec, 0, size);
-    if (size >= sizeof spec->struct_size) memcpy(spec, &defaults, size < sizeof defaults ? size : sizeof defaults);
+    kvfi_struct_init(spec, size, &defaults, sizeof defaults);
 }
 
 static void destroy(struct kvf_trtllm_rank *rank)

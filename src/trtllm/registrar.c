@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "trtllm/elect.h"
 #include "trtllm/fed.h"
 #include "trtllm/pair.h"
@@ -36,13 +37,10 @@ struct kvf_trtllm_registrar {
 
 void kvf_trtllm_options_init(struct kvf_trtllm_options *options, size_t size)
 {
-    struct kvf_trtllm_options defaults = {.struct_size = size, .flags = KVF_TRTLLM_STRICT_UPSTREAM,
-                                        .max_peer_bytes = UINT64_C(1) << 30};
+    const struct kvf_trtllm_options defaults = {.flags = KVF_TRTLLM_STRICT_UPSTREAM,
+                                                .max_peer_bytes = UINT64_C(1) << 30};
 
-    memset(options, 0, size);
-    if (size >= sizeof options->struct_size) {
-        memcpy(options, &defaults, size < sizeof defaults ? size : sizeof defaults);
-    }
+    kvfi_struct_init(options, size, &defaults, sizeof defaults);
 }
 
 static enum kvf_status read_options(struct kvf_trtllm_options *own, const struct kvf_trtllm_options *given,
@@ -216,11 +214,7 @@ static bool is_strict(const struct kvf_trtllm_registrar *registrar)
 /* Gives the caller as much of a verdict as its struct has room for. */
 static void give_verdict(struct kvf_trtllm_verdict *out, const struct kvf_trtllm_verdict *verdict)
 {
-    size_t bytes, skip = sizeof verdict->struct_size;
-
-    if (!out) return;
-    bytes = out->struct_size < sizeof *verdict ? out->struct_size : sizeof *verdict;
-    if (bytes > skip) memcpy((char *)out + skip, (const char *)verdict + skip, bytes - skip);
+    if (out) (void)kvfi_struct_give(out, verdict, sizeof *verdict, "verdict", NULL); /* one without room gets nothing */
 }
 
 enum kvf_status kvf_trtllm_registrar_check(kvf_trtllm_registrar *registrar, const kvf_trtllm_rank *peer,

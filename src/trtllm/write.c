@@ -4,19 +4,18 @@
 #include "base/array.h"
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "trtllm/translate.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 void kvf_trtllm_request_init(struct kvf_trtllm_request *request, size_t size)
 {
-    struct kvf_trtllm_request own = {.struct_size = size, .token_end = KVF_TRTLLM_NONE,
-                                     .dst_start_token = KVF_TRTLLM_NONE};
+    const struct kvf_trtllm_request defaults = {.token_end = KVF_TRTLLM_NONE,
+                                                .dst_start_token = KVF_TRTLLM_NONE};
 
-    memset(request, 0, size);
-    memcpy(request, &own, size < sizeof own ? size : sizeof own);
+    kvfi_struct_init(request, size, &defaults, sizeof defaults);
 }
 
 static size_t group_count(const kvf_trtllm_rank *rank)

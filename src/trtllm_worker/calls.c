@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "trtllm_worker/receive.h"
 #include "trtllm_worker/worker.h"
 
@@ -167,20 +168,6 @@ static enum kvf_status run_status(kvf_trtllm_worker *worker, void *argument, str
                                               : kvfi_receivers_status(worker, call->rid, call->status, error);
 }
 
-/* Writes a struct of ours as far as the caller's reaches. */
-static enum kvf_status give(void *out, const void *own, size_t own_bytes, const char *name, struct kvf_error *error)
-{
-    size_t bytes;
-
-    memcpy(&bytes, out, sizeof bytes);
-    if (bytes < sizeof bytes)
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "%s: struct_size is %zu, expected at least %zu", name, bytes,
-                         sizeof bytes);
-    memcpy((char *)out + sizeof bytes, (const char *)own + sizeof bytes,
-           (bytes < own_bytes ? bytes : own_bytes) - sizeof bytes);
-    return KVF_OK;
-}
-
 enum kvf_status kvf_trtllm_worker_status(kvf_trtllm_worker *worker, int direction, int64_t rid,
                                          struct kvf_trtllm_status *out, struct kvf_error *error)
 {
@@ -190,7 +177,7 @@ enum kvf_status kvf_trtllm_worker_status(kvf_trtllm_worker *worker, int directio
 
     if (status == KVF_OK)
         status = kvfi_worker_call(worker, run_status, &call, error);
-    return status == KVF_OK ? give(out, &own, sizeof own, "status", error) : status;
+    return status == KVF_OK ? kvfi_struct_give(out, &own, sizeof own, "status", error) : status;
 }
 
 static enum kvf_status run_close_session(kvf_trtllm_worker *worker, void *argument, struct kvf_error *error)
@@ -232,7 +219,7 @@ enum kvf_status kvf_trtllm_worker_endpoints(const kvf_trtllm_worker *worker, str
     copy_endpoint(own.info, &worker->info);
     copy_endpoint(own.sender, &worker->sender);
     copy_endpoint(own.receiver, &worker->receiver);
-    return give(out, &own, sizeof own, "endpoints", error);
+    return kvfi_struct_give(out, &own, sizeof own, "endpoints", error);
 }
 
 static enum kvf_status run_rank(kvf_trtllm_worker *worker, void *argument, struct kvf_error *error)
@@ -264,7 +251,7 @@ enum kvf_status kvf_trtllm_worker_get_stats(kvf_trtllm_worker *worker, struct kv
 {
     struct kvf_trtllm_worker_stats own;
     enum kvf_status status = kvfi_worker_call(worker, run_stats, &own, error);
-    return status == KVF_OK ? give(stats, &own, sizeof own, "stats", error) : status;
+    return status == KVF_OK ? kvfi_struct_give(stats, &own, sizeof own, "stats", error) : status;
 }
 
 /* ---- events ------------------------------------------------------------------------------------------------- */

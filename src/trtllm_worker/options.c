@@ -2,9 +2,9 @@
 #include "trtllm_worker/options.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 #include "base/error.h"
+#include "base/struct_size.h"
 
 static const struct kvf_trtllm_worker_options DEFAULTS = {
     .struct_size = sizeof(struct kvf_trtllm_worker_options),
@@ -20,29 +20,21 @@ static const struct kvf_trtllm_worker_options DEFAULTS = {
     .event_capacity = 65536,
 };
 
-/* The caller's struct may be shorter or longer than ours. */
-static void init(void *out, size_t size, const void *defaults, size_t default_bytes)
-{
-    memset(out, 0, size);
-    memcpy(out, defaults, size < default_bytes ? size : default_bytes);
-    memcpy(out, &size, sizeof size);
-}
-
 void kvf_trtllm_worker_options_init(struct kvf_trtllm_worker_options *options, size_t size)
 {
-    init(options, size, &DEFAULTS, sizeof DEFAULTS);
+    kvfi_struct_init(options, size, &DEFAULTS, sizeof DEFAULTS);
 }
 
 void kvf_trtllm_send_init(struct kvf_trtllm_send *send, size_t size)
 {
     const struct kvf_trtllm_send defaults = {.schedule = KVF_TRTLLM_CONTEXT_FIRST};
-    init(send, size, &defaults, sizeof defaults);
+    kvfi_struct_init(send, size, &defaults, sizeof defaults);
 }
 
 void kvf_trtllm_piece_init(struct kvf_trtllm_piece *piece, size_t size)
 {
     const struct kvf_trtllm_piece defaults = {.token_end = KVF_TRTLLM_NONE, .is_last = 1};
-    init(piece, size, &defaults, sizeof defaults);
+    kvfi_struct_init(piece, size, &defaults, sizeof defaults);
 }
 
 void kvf_trtllm_receive_init(struct kvf_trtllm_receive *receive, size_t size)
@@ -50,7 +42,7 @@ void kvf_trtllm_receive_init(struct kvf_trtllm_receive *receive, size_t size)
     const struct kvf_trtllm_receive defaults = {.sender_req_id = KVF_TRTLLM_NONE, .ctx_dp_rank = KVF_TRTLLM_NONE,
                                                 .schedule = KVF_TRTLLM_CONTEXT_FIRST, .aux_slot = KVF_TRTLLM_NONE,
                                                 .dst_start_token = KVF_TRTLLM_NONE};
-    init(receive, size, &defaults, sizeof defaults);
+    kvfi_struct_init(receive, size, &defaults, sizeof defaults);
 }
 
 /* 0 means default in every number that has one. */
@@ -103,11 +95,13 @@ static enum kvf_status check_numbers(const struct kvf_trtllm_worker_options *own
 
 static enum kvf_status check_agent(const struct kvf_trtllm_agent *agent, struct kvf_error *error)
 {
+    enum kvf_status status;
+
     if (agent == NULL)
         return KVF_OK;
-    if (agent->struct_size < offsetof(struct kvf_trtllm_agent, fd))
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "agent: struct_size is %zu, expected at least %zu",
-                         agent->struct_size, offsetof(struct kvf_trtllm_agent, fd));
+    status = kvfi_struct_check(agent->struct_size, offsetof(struct kvf_trtllm_agent, fd), "agent", error);
+    if (status != KVF_OK)
+        return status;
     if (agent->describe == NULL || agent->load == NULL || agent->invalidate == NULL || agent->submit == NULL ||
         agent->poll == NULL)
         return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT,

@@ -4,6 +4,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "vllm/coalesce.h"
 #include "vllm/prepared.h"
 #include "vllm/producer.h"

@@ -7,6 +7,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "vllm/regions.h"
 
 static enum kvf_status bad(struct kvf_error *error, const char *field, int64_t found, const char *expected)

@@ -7,6 +7,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "vllm/regions.h"
 
 struct kvf_vllm_registration {

@@ -4,18 +4,17 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/array.h"
 #include "base/error.h"
-#include "vllm/structs.h"
+#include "base/struct_size.h"
 
 static const struct kvf_vllm_scheduler_options DEFAULTS = {
     .struct_size = sizeof(struct kvf_vllm_scheduler_options), .hybrid_manager = 1};
 
 void kvf_vllm_scheduler_options_init(struct kvf_vllm_scheduler_options *options, size_t size)
 {
-    kvfi_vllm_struct_init(options, size, &DEFAULTS, sizeof DEFAULTS);
+    kvfi_struct_init(options, size, &DEFAULTS, sizeof DEFAULTS);
 }
 
 /* ---- making ------------------------------------------------------------------------------------------------- */
@@ -196,10 +195,9 @@ enum kvf_status kvf_vllm_scheduler_step(kvf_vllm_scheduler *scheduler, struct kv
     struct kvfi_vllm_step_told told = {.recv = scheduler->need_recv,
                                   .send = scheduler->need_send,
                                   .dropped = scheduler->not_processed};
+    enum kvf_status status = kvfi_struct_check(out->struct_size, sizeof *out, "step", error);
 
-    if (out->struct_size < sizeof *out)
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "step: struct_size is %zu, expected at least %zu",
-                         out->struct_size, sizeof *out);
+    if (status != KVF_OK) return status;
     told.recvs = kvfi_alloc_array(told.recv.count, sizeof *told.recvs);
     told.sends = kvfi_alloc_array(told.send.count, sizeof *told.sends);
     told.ids = kvfi_alloc_array(told.dropped.count, sizeof *told.ids);

@@ -5,14 +5,14 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "vllm/scheduler.h"
-#include "vllm/structs.h"
 #include "wire/text.h"
 
 void kvf_vllm_request_init(struct kvf_vllm_request *request, size_t size)
 {
     const struct kvf_vllm_request defaults = {0};
-    kvfi_vllm_struct_init(request, size, &defaults, sizeof defaults);
+    kvfi_struct_init(request, size, &defaults, sizeof defaults);
 }
 
 static bool is_text(const char *text, size_t capacity)
@@ -39,9 +39,8 @@ enum kvf_status kvfi_vllm_request_read(const struct kvf_vllm_request *given, str
     enum kvf_status status;
 
     if (given == NULL) return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "a request is missing");
-    if (given->struct_size < sizeof own)
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "request: struct_size is %zu, expected at least %zu",
-                         given->struct_size, sizeof own);
+    status = kvfi_struct_check(given->struct_size, sizeof own, "request", error);
+    if (status != KVF_OK) return status;
     kvf_vllm_request_init(&own, sizeof own);
     status = kvfi_options_copy(&own, sizeof own, given, "request", error);
     if (status != KVF_OK) return status;

@@ -9,6 +9,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "base/struct_size.h"
 
 /* ---- intervals ---------------------------------------------------------------------------------------------- */
 

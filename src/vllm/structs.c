@@ -1,32 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "vllm/structs.h"
-
-#include <string.h>
-
+/* Structs of vllm.h, filled with their defaults. */
+#include "base/struct_size.h"
 #include "kvferry/vllm.h"
-
-void kvfi_vllm_struct_init(void *out, size_t size, const void *defaults, size_t default_bytes)
-{
-    memset(out, 0, size);
-    memcpy(out, defaults, size < default_bytes ? size : default_bytes);
-    memcpy(out, &size, sizeof size);
-}
 
 void kvf_vllm_register_init(struct kvf_vllm_register *spec, size_t size)
 {
     const struct kvf_vllm_register defaults = {.kernel_blocks_per_block = 1};
-    kvfi_vllm_struct_init(spec, size, &defaults, sizeof defaults);
+    kvfi_struct_init(spec, size, &defaults, sizeof defaults);
 }
 
 void kvf_vllm_producer_spec_init(struct kvf_vllm_producer_spec *spec, size_t size)
 {
     const struct kvf_vllm_producer_spec defaults = {
         .tp_size = 1, .pp_size = 1, .kernel_blocks_per_block = 1, .max_prepared = 1024};
-    kvfi_vllm_struct_init(spec, size, &defaults, sizeof defaults);
+    kvfi_struct_init(spec, size, &defaults, sizeof defaults);
 }
 
 void kvf_vllm_peer_init(struct kvf_vllm_peer *peer, size_t size)
 {
     const struct kvf_vllm_peer defaults = {.tp_size = 1, .pp_size = 1};
-    kvfi_vllm_struct_init(peer, size, &defaults, sizeof defaults);
+    kvfi_struct_init(peer, size, &defaults, sizeof defaults);
 }

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "kvferry/vllm_config.h"
-#include "vllm/structs.h"
 #include "wire/text.h"
 
 #define DEFAULT_PORT 8998
@@ -26,7 +26,7 @@ static const struct kvf_vllm_deployment DEFAULTS = {
 
 void kvf_vllm_deployment_init(struct kvf_vllm_deployment *deployment, size_t size)
 {
-    kvfi_vllm_struct_init(deployment, size, &DEFAULTS, sizeof DEFAULTS);
+    kvfi_struct_init(deployment, size, &DEFAULTS, sizeof DEFAULTS);
 }
 
 /* ---- texts ---- */

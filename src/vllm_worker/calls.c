@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "vllm_worker/calls.h"
 #include "vllm_worker/events.h"
 #include "vllm_worker/over.h"
@@ -34,20 +35,6 @@ enum kvf_status kvfi_vllm_worker_call_until_idle(kvf_vllm_worker *worker, kvfi_v
 {
     struct call call = {fn, left};
     return kvfi_loop_call_until_idle(&worker->loop, run, &call, left, timeout_ns, error);
-}
-
-/* Writes a struct of ours as far as the caller's reaches. */
-static enum kvf_status give(void *out, const void *own, size_t own_bytes, const char *name, struct kvf_error *error)
-{
-    size_t bytes;
-
-    memcpy(&bytes, out, sizeof bytes);
-    if (bytes < sizeof bytes)
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "%s: struct_size is %zu, expected at least %zu", name, bytes,
-                         sizeof bytes);
-    memcpy((char *)out + sizeof bytes, (const char *)own + sizeof bytes,
-           (bytes < own_bytes ? bytes : own_bytes) - sizeof bytes);
-    return KVF_OK;
 }
 
 /* ---- one engine step ---------------------------------------------------------------------------------------- */
@@ -137,13 +124,11 @@ static enum kvf_status run_collect(kvf_vllm_worker *worker, void *argument, stru
 enum kvf_status kvf_vllm_worker_collect(kvf_vllm_worker *worker, struct kvf_vllm_done *done, struct kvf_error *error)
 {
     struct kvf_vllm_done own = {.struct_size = sizeof own};
-    enum kvf_status status;
+    enum kvf_status status = kvfi_struct_check(done->struct_size, sizeof own, "done", error);
 
-    if (done->struct_size < sizeof own)
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "done: struct_size is %zu, expected at least %zu",
-                         done->struct_size, sizeof own);
-    status = kvfi_vllm_worker_call(worker, run_collect, &own, error);
-    return status == KVF_OK ? give(done, &own, sizeof own, "done", error) : status;
+    if (status == KVF_OK)
+        status = kvfi_vllm_worker_call(worker, run_collect, &own, error);
+    return status == KVF_OK ? kvfi_struct_give(done, &own, sizeof own, "done", error) : status;
 }
 
 /* ---- who and where ------------------------------------------------------------------------------------------ */
@@ -170,7 +155,7 @@ enum kvf_status kvf_vllm_worker_endpoints(kvf_vllm_worker *worker, struct kvf_vl
 
     memset(&own, 0, sizeof own);
     status = kvfi_vllm_worker_call(worker, run_endpoints, &own, error);
-    return status == KVF_OK ? give(out, &own, sizeof own, "endpoints", error) : status;
+    return status == KVF_OK ? kvfi_struct_give(out, &own, sizeof own, "endpoints", error) : status;
 }
 
 static enum kvf_status run_stats(kvf_vllm_worker *worker, void *argument, struct kvf_error *error)
@@ -196,7 +181,7 @@ enum kvf_status kvf_vllm_worker_get_stats(kvf_vllm_worker *worker, struct kvf_vl
     struct kvf_vllm_worker_stats own;
     enum kvf_status status = kvfi_vllm_worker_call(worker, run_stats, &own, error);
 
-    return status == KVF_OK ? give(stats, &own, sizeof own, "stats", error) : status;
+    return status == KVF_OK ? kvfi_struct_give(stats, &own, sizeof own, "stats", error) : status;
 }
 
 /* ---- events ------------------------------------------------------------------------------------------------- */

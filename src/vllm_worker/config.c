@@ -10,6 +10,7 @@
 #include <jansson.h>
 
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "layout_json/json_source.h"
 #include "sys/clock.h"
 #include "vllm_worker/address.h"
@@ -220,18 +221,11 @@ static enum kvf_status read_environment(kvf_vllm_environment *environment, void 
 
 /* ---- what callers use ---- */
 
-static enum kvf_status check_size(size_t given, size_t known, const char *name, struct kvf_error *error)
-{
-    if (given >= known) return KVF_OK;
-    return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "%s: struct_size is %zu, expected at least %zu", name, given,
-                     known);
-}
-
 enum kvf_status kvf_vllm_config_read(const char *extra_config, kvf_vllm_environment *environment, void *context,
                                      struct kvf_vllm_config *out, struct kvf_error *error)
 {
     struct kvf_vllm_config own = DEFAULTS;
-    enum kvf_status status = check_size(out->struct_size, sizeof own, "vLLM configuration", error);
+    enum kvf_status status = kvfi_struct_check(out->struct_size, sizeof own, "vLLM configuration", error);
 
     own.struct_size = out->struct_size;
     if (status == KVF_OK && extra_config && extra_config[0]) status = read_extra(extra_config, &own, error);
@@ -248,11 +242,11 @@ enum kvf_status kvf_vllm_config_options(struct kvf_vllm_config *config, const st
     struct kvf_vllm_deployment own;
     char host[256];
     int32_t port;
-    enum kvf_status status = check_size(config->struct_size, sizeof *config, "vLLM configuration", error);
+    enum kvf_status status = kvfi_struct_check(config->struct_size, sizeof *config, "vLLM configuration", error);
 
     kvf_vllm_deployment_init(&own, sizeof own);
     if (status == KVF_OK)
-        status = check_size(options->struct_size, offsetof(struct kvf_vllm_worker_options, receive_slack_ns),
+        status = kvfi_struct_check(options->struct_size, offsetof(struct kvf_vllm_worker_options, receive_slack_ns),
                             "worker options", error);
     if (status == KVF_OK) status = kvfi_options_copy(&own, sizeof own, deployment, "deployment", error);
     if (status == KVF_OK) status = kvf_vllm_bootstrap_address(config, &own, host, sizeof host, &port, error);

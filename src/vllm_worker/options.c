@@ -7,8 +7,8 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "sys/clock.h"
-#include "vllm/structs.h"
 
 static const struct kvf_vllm_worker_options DEFAULTS = {
     .struct_size = sizeof(struct kvf_vllm_worker_options),
@@ -34,7 +34,7 @@ static const struct kvf_vllm_worker_options DEFAULTS = {
 
 void kvf_vllm_worker_options_init(struct kvf_vllm_worker_options *options, size_t size)
 {
-    kvfi_vllm_struct_init(options, size, &DEFAULTS, sizeof DEFAULTS);
+    kvfi_struct_init(options, size, &DEFAULTS, sizeof DEFAULTS);
 }
 
 /* ---- checking ----------------------------------------------------------------------------------------------- */

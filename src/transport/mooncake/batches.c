@@ -13,6 +13,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "sys/clock.h"
 #include "transport/mooncake/json.h"
 #include "transport/mooncake/listed.h"
@@ -115,12 +116,10 @@ static void set_defaults(struct kvf_mooncake_batch_spec *spec)
 
 void kvf_mooncake_batch_spec_init(struct kvf_mooncake_batch_spec *spec, size_t size)
 {
-    struct kvf_mooncake_batch_spec all;
+    struct kvf_mooncake_batch_spec defaults;
 
-    set_defaults(&all);
-    all.struct_size = size;
-    memset(spec, 0, size);
-    memcpy(spec, &all, size < sizeof all ? size : sizeof all);
+    set_defaults(&defaults);
+    kvfi_struct_init(spec, size, &defaults, sizeof defaults);
 }
 
 static enum kvf_status check_spec(const struct kvf_mooncake_batch_spec *spec, struct kvf_error *error)

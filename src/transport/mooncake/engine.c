@@ -10,6 +10,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "sys/clock.h"
 
 /* Texts of notifies that wait, all together. */
@@ -30,12 +31,10 @@ static void set_defaults(struct kvf_mooncake_options *options)
 
 void kvf_mooncake_options_init(struct kvf_mooncake_options *options, size_t size)
 {
-    struct kvf_mooncake_options all;
+    struct kvf_mooncake_options defaults;
 
-    set_defaults(&all);
-    all.struct_size = size;
-    memset(options, 0, size);
-    memcpy(options, &all, size < sizeof all ? size : sizeof all);
+    set_defaults(&defaults);
+    kvfi_struct_init(options, size, &defaults, sizeof defaults);
 }
 
 static enum kvf_status check_options(const struct kvf_mooncake_options *options, struct kvf_error *error)
