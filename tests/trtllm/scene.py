@@ -5,14 +5,8 @@
 KVFERRY names the command under test. Nothing sleeps: a test waits for a line, a message or an end.
 """
 import collections
-import json
-import os
-import queue
-import signal
-import subprocess
+import sys
 import tempfile
-import threading
-import time
 import unittest
 from pathlib import Path
 
@@ -22,92 +16,20 @@ import pattern
 import peer
 from peer import PATIENCE
 
-KVFERRY = os.path.abspath(os.environ.get("KVFERRY", "kvferry"))
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from spoken import SpokenWorker  # noqa: E402
 
 
-class Worker:
-    """One `kvferry trtllm worker`, spoken to in lines."""
+class Worker(SpokenWorker):
+    """One `kvferry trtllm worker`."""
 
     def __init__(self, folder, instance, number, role, **members):
         self.instance, self.number, self.plain = instance, number, instance.rank(number)
-        self.role, self.painter = role, pattern.Painter(instance, number)
+        self.painter = pattern.Painter(instance, number)
         heads = 1 if instance.model.key_only else instance.model.heads
         spec = {{"context": "src", "generation": "dst"}[role]: self.plain, "kv_heads": heads, **members}
-        self.path = Path(folder) / ("%s%d.json" % (instance.name, number))
-        self.path.write_text(json.dumps(spec))
-        self.popen = subprocess.Popen([KVFERRY, "trtllm", "worker", "--role", role, str(self.path)],
-                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                      errors="backslashreplace")
-        self.events, self.log, self.noise = [], [], []
-        self.news = threading.Condition()
-        self.seen = queue.SimpleQueue()
-        self.readers = [threading.Thread(target=self._read, daemon=True),
-                        threading.Thread(target=self._hear, daemon=True)]
-        for reader in self.readers:
-            reader.start()
-
-    def _read(self):
-        for line in self.popen.stdout:
-            try:
-                event = json.loads(line)
-                event["event"]
-            except (ValueError, KeyError, TypeError):
-                event = {"event": "garbage", "line": line}
-            with self.news:
-                self.events.append(event)
-                self.news.notify_all()
-        with self.news:
-            self.events.append({"event": "eof"})
-            self.news.notify_all()
-
-    def _hear(self):
-        for line in self.popen.stderr:
-            with self.news:
-                self.log.append(line.rstrip("\n"))
-                self.news.notify_all()
-
-    def told(self, text, seconds=PATIENCE):
-        """Waits for a line on standard error."""
-        with self.news:
-            if not self.news.wait_for(lambda: any(text in line for line in self.log), seconds):
-                raise AssertionError("does not say \"%s\": %s" % (text, self))
-
-    def __str__(self):
-        return "%s%d\n%s\n%s" % (self.instance.name, self.number, "\n".join(map(json.dumps, self.events[-40:])),
-                                 "\n".join(self.log[-40:]))
-
-    def find(self, kind, start=0, **members):
-        for at in range(start, len(self.events)):
-            event = self.events[at]
-            if (event["event"] in kind if isinstance(kind, tuple) else event["event"] == kind) and \
-                    all(event.get(key) == value for key, value in members.items()):
-                return event
-        return None
-
-    def event(self, kind, seconds=PATIENCE, **members):
-        """Waits for an event."""
-        end = time.monotonic() + seconds
-        with self.news:
-            while True:
-                found = self.find(kind, **members)
-                if found:
-                    return found
-                left = end - time.monotonic()
-                if left <= 0 or self.find("eof"):
-                    raise AssertionError("no %s %s within %d s: %s" % (kind, members, seconds, self))
-                self.news.wait(left)
-
-    def say(self, **line):
-        self.popen.stdin.write(json.dumps(line) + "\n")
-        self.popen.stdin.flush()
-
-    def raw(self, text):
-        self.popen.stdin.write(text)
-        self.popen.stdin.flush()
-
-    @property
-    def ready(self):
-        return self.event("ready")
+        name = "%s%d" % (instance.name, number)
+        super().__init__(name, "trtllm", role, spec, Path(folder) / (name + ".json"), PATIENCE)
 
     def pools(self):
         """All pools as they are now, read out of the process."""
@@ -117,40 +39,6 @@ class Worker:
     def aux(self):
         return [peer.get(self.popen.pid, aux["address"], aux["bytes"]) if aux["bytes"] else numpy.zeros(0, numpy.uint8)
                 for aux in self.ready["aux"]]
-
-    def alive(self):
-        return self.popen.poll() is None
-
-    def hurry(self):
-        """Ends its input: it goes once all it has is ended."""
-        if not self.popen.stdin.closed:
-            try:
-                self.popen.stdin.close()
-            except BrokenPipeError:
-                pass
-
-    def end(self, code=0):
-        """Ends in good order, with an exit code."""
-        self.hurry()
-        try:
-            found = self.popen.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.popen.kill()
-            self.popen.wait()
-            raise AssertionError("does not end: %s" % self) from None
-        for reader in self.readers:
-            reader.join()
-        self.popen.stdout.close()
-        self.popen.stderr.close()
-        if code is not None and found != code:
-            raise AssertionError("ended with %d instead of %d: %s" % (found, code, self))
-        return found
-
-    def kill(self, number=signal.SIGKILL):
-        if self.alive():
-            self.popen.send_signal(number)
-        if number == signal.SIGKILL:
-            self.popen.wait()
 
 
 def complete(workers):

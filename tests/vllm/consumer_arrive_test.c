@@ -19,9 +19,7 @@ static void open_counting(struct scene *scene, struct ask *ask, size_t count, in
     scene->dec.options.check_arrivals = 1;
     scene->dec.options.arrival_timeout_ns = arrival_timeout_ns;
     dec_open(&scene->dec);
-    dec_pull(&scene->dec, "a", 9, count);
-    prod_ask(&scene->prod, ask);
-    dec_event(&scene->dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(scene, "a", 9, count, ask);
 }
 
 static void close_all(struct scene *scene, struct ask *ask)
@@ -55,8 +53,7 @@ static void refuses_what_was_not_granted(void **state)
     }
     assert_int_not_equal(ask_read(&ask, 9), KVF_OK);
     assert_int_equal(ask_write(&ask, own, 2, 0x11), KVF_OK);
-    prod_finish(&scene.prod, &ask, "a");
-    dec_event(&scene.dec, KVF_VLLM_EVENT_RECEIVED, "a");
+    scene_finish(&scene, &ask, "a");
     assert_true(holds(&scene.dec, 9, 0x11) && holds(&scene.dec, 10, 0x11));
     assert_int_equal(dec_stats(&scene.dec).refused_accesses, 5);
     close_all(&scene, &ask);
@@ -72,16 +69,12 @@ static void refuses_what_comes_late(void **state)
     (void)state;
     open_counting(&scene, &ask, 1, 20 * KVFI_SECOND);
     assert_int_equal(ask_write(&ask, &block, 1, 0x11), KVF_OK);
-    prod_finish(&scene.prod, &ask, "a");
-    dec_event(&scene.dec, KVF_VLLM_EVENT_RECEIVED, "a");
+    scene_finish(&scene, &ask, "a");
     assert_int_not_equal(ask_write(&ask, &block, 1, 0x22), KVF_OK);
     assert_true(holds(&scene.dec, 9, 0x11));
-    dec_pull(&scene.dec, "b", 9, 1);
-    prod_ask(&scene.prod, &again);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(&scene, "b", 9, 1, &again);
     assert_int_equal(ask_write(&ask, &block, 1, 0x33), KVF_OK); /* the second one came without arrays */
-    prod_finish(&scene.prod, &again, "b");
-    dec_event(&scene.dec, KVF_VLLM_EVENT_RECEIVED, "b");
+    scene_finish(&scene, &again, "b");
     assert_int_not_equal(ask_write(&ask, &block, 1, 0x44), KVF_OK);
     assert_true(holds(&scene.dec, 9, 0x33));
     ask_close(&again);
@@ -97,15 +90,11 @@ static void grants_for_as_long_as_one_needs_it(void **state)
 
     (void)state;
     open_counting(&scene, &ask, 1, 20 * KVFI_SECOND);
-    dec_pull(&scene.dec, "b", 9, 1);
-    prod_ask(&scene.prod, &other);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(&scene, "b", 9, 1, &other);
     assert_int_equal(ask_write(&ask, &block, 1, 0x11), KVF_OK);
-    prod_finish(&scene.prod, &ask, "a");
-    dec_event(&scene.dec, KVF_VLLM_EVENT_RECEIVED, "a");
+    scene_finish(&scene, &ask, "a");
     assert_int_equal(ask_write(&other, &block, 1, 0x22), KVF_OK);
-    prod_finish(&scene.prod, &other, "b");
-    dec_event(&scene.dec, KVF_VLLM_EVENT_RECEIVED, "b");
+    scene_finish(&scene, &other, "b");
     assert_int_not_equal(ask_write(&other, &block, 1, 0x33), KVF_OK);
     ask_close(&other);
     close_all(&scene, &ask);
@@ -120,20 +109,16 @@ static void guards_through_sleep_and_registering_anew(void **state)
     (void)state;
     open_counting(&scene, &ask, 1, 20 * KVFI_SECOND);
     assert_int_equal(ask_write(&ask, &block, 1, 0x11), KVF_OK);
-    prod_finish(&scene.prod, &ask, "a");
-    dec_event(&scene.dec, KVF_VLLM_EVENT_RECEIVED, "a");
+    scene_finish(&scene, &ask, "a");
     assert_int_equal(kvf_vllm_worker_sleep(scene.dec.worker, KVFI_SECOND, NULL), KVF_OK);
     assert_int_equal(kvf_vllm_worker_wake(scene.dec.worker, NULL), KVF_OK);
     assert_int_not_equal(ask_write(&ask, &block, 1, 0x22), KVF_OK);
     dec_register(&scene.dec);
     assert_int_not_equal(ask_write(&ask, &block, 1, 0x22), KVF_OK);
     assert_true(holds(&scene.dec, 9, 0x11));
-    dec_pull(&scene.dec, "b", 9, 1);
-    prod_ask(&scene.prod, &again);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(&scene, "b", 9, 1, &again);
     assert_int_equal(ask_write(&again, &block, 1, 0x33), KVF_OK);
-    prod_finish(&scene.prod, &again, "b");
-    dec_event(&scene.dec, KVF_VLLM_EVENT_RECEIVED, "b");
+    scene_finish(&scene, &again, "b");
     ask_close(&again);
     close_all(&scene, &ask);
 }
@@ -200,13 +185,10 @@ static void without_grants_all_is_open(void **state)
     scene.dec.options.check_grants = 0;
     scene.dec.options.check_arrivals = 1; /* of no use without */
     dec_open(&scene.dec);
-    dec_pull(&scene.dec, "a", 9, 1);
-    prod_ask(&scene.prod, &ask);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(&scene, "a", 9, 1, &ask);
     assert_int_equal(ask_write(&ask, &block, 1, 0x11), KVF_OK);
     assert_int_equal(ask_read(&ask, 77), KVF_OK);
-    prod_finish(&scene.prod, &ask, "a");
-    dec_event(&scene.dec, KVF_VLLM_EVENT_RECEIVED, "a");
+    scene_finish(&scene, &ask, "a");
     close_all(&scene, &ask);
 }
 
@@ -238,8 +220,7 @@ static void fails_blocks_that_are_not_there(void **state)
     prod_ask(&scene.prod, &ask);
     assert_true(ask_has(&ask, "good") && !ask_has(&ask, "past"));
     dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
-    prod_finish(&scene.prod, &ask, "good");
-    dec_event(&scene.dec, KVF_VLLM_EVENT_RECEIVED, "good");
+    scene_finish(&scene, &ask, "good");
     dec_collect(&scene.dec, "past good", "", "4095 4096");
     close_all(&scene, &ask);
 }
@@ -338,12 +319,9 @@ static void waits_beside_others(void **state)
     (void)state;
     open_counting(&scene, &ask, 1, 20 * KVFI_SECOND);
     prod_finish(&scene.prod, &ask, "a");
-    dec_pull(&scene.dec, "b", 20, 1);
-    prod_ask(&scene.prod, &other);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(&scene, "b", 20, 1, &other);
     assert_int_equal(ask_write(&ask, &block, 1, 0x11), KVF_OK);
-    prod_finish(&scene.prod, &other, "b");
-    dec_event(&scene.dec, KVF_VLLM_EVENT_RECEIVED, "b");
+    scene_finish(&scene, &other, "b");
     dec_no_event(&scene.dec);
     ask_close(&other);
     close_all(&scene, &ask);
@@ -420,8 +398,7 @@ static void expects_no_block_that_is_none(void **state)
         dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
         assert_int_equal(ask_write(&ask, &block, 1, 0x11), KVF_OK);
         assert_int_equal(ask_write(&ask, &ids[0], 1, 0x11) == KVF_OK, !known);
-        prod_finish(&scene.prod, &ask, "a");
-        dec_event(&scene.dec, KVF_VLLM_EVENT_RECEIVED, "a");
+        scene_finish(&scene, &ask, "a");
         close_all(&scene, &ask);
     }
 }
@@ -434,8 +411,7 @@ static void expects_nothing_of_a_release(void **state)
 
     (void)state;
     open_counting(&scene, &ask, 0, 0);
-    prod_finish(&scene.prod, &ask, "a");
-    dec_event(&scene.dec, KVF_VLLM_EVENT_RECEIVED, "a");
+    scene_finish(&scene, &ask, "a");
     close_all(&scene, &ask);
 }
 

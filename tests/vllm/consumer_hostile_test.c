@@ -55,9 +55,7 @@ static void garbage_fails_but_does_not_settle(void **state)
         struct ask ask;
 
         scene_open(&scene);
-        dec_pull(&scene.dec, "a", 4, 1);
-        prod_ask(&scene.prod, &ask);
-        dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+        scene_ask(&scene, "a", 4, 1, &ask);
         prod_say_bytes(&scene.prod, &ask, rows[i].bytes, rows[i].byte_count);
         event = dec_event(&scene.dec, KVF_VLLM_EVENT_FAILED, "a");
         if (event.status != KVF_ERR_PROTOCOL || strncmp(event.text, "transfer failed: ", 17) != 0)
@@ -82,9 +80,7 @@ static void several_frames_are_no_answer(void **state)
 
     (void)state;
     scene_open(&scene);
-    dec_pull(&scene.dec, "a", 4, 1);
-    prod_ask(&scene.prod, &ask);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(&scene, "a", 4, 1, &ask);
     prod_say_frames(&scene.prod, &ask, 2);
     dec_event(&scene.dec, KVF_VLLM_EVENT_FAILED, "a");
     prod_say_frames(&scene.prod, &ask, 40);
@@ -106,9 +102,7 @@ static void status_3_without_a_layout_id_is_garbage(void **state)
     scene_init(&scene);
     scene.dec.options.layout_ids = 0;
     dec_open(&scene.dec);
-    dec_pull(&scene.dec, "a", 4, 1);
-    prod_ask(&scene.prod, &ask);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(&scene, "a", 4, 1, &ask);
     prod_say_bytes(&scene.prod, &ask, "\x81\xa6status\x03", 9);
     assert_int_equal(dec_event(&scene.dec, KVF_VLLM_EVENT_FAILED, "a").status, KVF_ERR_PROTOCOL);
     dec_no_event(&scene.dec);
@@ -131,9 +125,7 @@ static void a_hundred_megabytes_are_not_taken(void **state)
     (void)state;
     assert_non_null(huge);
     scene_open(&scene);
-    dec_pull(&scene.dec, "a", 4, 1);
-    prod_ask(&scene.prod, &ask);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(&scene, "a", 4, 1, &ask);
     prod_say_bytes(&scene.prod, &ask, huge, HUGE_BYTES);
     assert_int_equal(dec_event(&scene.dec, KVF_VLLM_EVENT_FAILED, "a").status, KVF_ERR_PEER_LOST);
     dec_collect(&scene.dec, "", "", "");
@@ -157,9 +149,7 @@ static void long_texts_are_cut(void **state)
     memset(text, 'x', LONG_BYTES);
     text[LONG_BYTES] = '\0';
     scene_open(&scene);
-    dec_pull(&scene.dec, "a", 4, 1);
-    prod_ask(&scene.prod, &ask);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(&scene, "a", 4, 1, &ask);
     prod_say(&scene.prod, &ask, KVFI_VLLM_ERROR, NULL, NULL, text, 0);
     event = dec_event(&scene.dec, KVF_VLLM_EVENT_FAILED, "a");
     assert_int_equal(strlen(event.text), KVF_ERROR_TEXT_BYTES - 1);
@@ -178,19 +168,13 @@ static void unknown_ids_are_ignored(void **state)
 
     (void)state;
     scene_open(&scene);
-    dec_pull(&scene.dec, "a", 4, 1);
-    prod_ask(&scene.prod, &ask);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
-    dec_pull(&scene.dec, "b", 5, 1);
-    prod_ask(&scene.prod, &other);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(&scene, "a", 4, 1, &ask);
+    scene_ask(&scene, "b", 5, 1, &other);
     prod_say(&scene.prod, &ask, KVFI_VLLM_CONTINUE, "b c", "b d", NULL, 0); /* b is of another pull */
     dec_no_event(&scene.dec);
     assert_int_equal(dec_stats(&scene.dec).ignored_ids, 4);
-    prod_finish(&scene.prod, &other, "b");
-    dec_event(&scene.dec, KVF_VLLM_EVENT_RECEIVED, "b");
-    prod_finish(&scene.prod, &ask, "a");
-    dec_event(&scene.dec, KVF_VLLM_EVENT_RECEIVED, "a");
+    scene_finish(&scene, &other, "b");
+    scene_finish(&scene, &ask, "a");
     dec_collect(&scene.dec, "a b", "", "");
     ask_close(&ask);
     ask_close(&other);

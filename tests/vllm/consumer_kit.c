@@ -415,6 +415,19 @@ void scene_close(struct scene *scene)
     reg_close(&scene->reg);
 }
 
+void scene_ask(struct scene *scene, const char *id, int64_t first, size_t count, struct ask *ask)
+{
+    dec_pull(&scene->dec, id, first, count);
+    prod_ask(&scene->prod, ask);
+    dec_event(&scene->dec, KVF_VLLM_EVENT_ASKED, NULL);
+}
+
+void scene_finish(struct scene *scene, const struct ask *ask, const char *id)
+{
+    prod_finish(&scene->prod, ask, id);
+    dec_event(&scene->dec, KVF_VLLM_EVENT_RECEIVED, id);
+}
+
 /* ---- bytes ------------------------------------------------------------------------------------------------------ */
 
 /* An engine that has one block's bytes, and the consumer's segment. */

@@ -125,6 +125,10 @@ void scene_init(struct scene *scene);
 /** The same, with the consumer open. */
 void scene_open(struct scene *scene);
 void scene_close(struct scene *scene);
+/** A request of dec_pull, up to its pull: that has come, and the consumer has said so. */
+void scene_ask(struct scene *scene, const char *id, int64_t first, size_t count, struct ask *ask);
+/** The producer says that it has written the one request of a pull, and the consumer has received it. */
+void scene_finish(struct scene *scene, const struct ask *ask, const char *id);
 
 /** The same into bytes [first, first + bytes) of one block. */
 enum kvf_status ask_write_part(const struct ask *ask, int64_t block, size_t first, size_t bytes, unsigned char value);

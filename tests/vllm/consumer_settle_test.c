@@ -86,9 +86,7 @@ static void gap_16_1_takes_late_answers(void **state)
         struct ask ask;
 
         open_impatient(&scene);
-        dec_pull(&scene.dec, "a", 9, 1);
-        prod_ask(&scene.prod, &ask);
-        dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+        scene_ask(&scene, "a", 9, 1, &ask);
         expect_failure(&scene.dec, "a", KVF_ERR_TIMEOUT, "transfer failed: Resource temporarily unavailable");
         dec_collect(&scene.dec, "", "", "");
         assert_int_equal(ask_write(&ask, &block, 1, 0x11), KVF_OK);
@@ -141,9 +139,7 @@ static void gives_back_after_settle_timeout(bool grants)
     scene.dec.options.receive_slack_ns = 0;
     scene.dec.options.settle_timeout_ns = SHORT_NS;
     dec_open(&scene.dec);
-    dec_pull(&scene.dec, "a", 9, 1);
-    prod_ask(&scene.prod, &ask);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(&scene, "a", 9, 1, &ask);
     expect_failure(&scene.dec, "a", KVF_ERR_TIMEOUT, "no answer of");
     dec_collect(&scene.dec, "", "", "");
     event = dec_event(&scene.dec, KVF_VLLM_EVENT_SETTLED, "a");
@@ -154,13 +150,10 @@ static void gives_back_after_settle_timeout(bool grants)
     assert_int_equal(ask_write(&ask, &block, 1, 0x77) == KVF_OK, !grants);
     assert_int_equal(scene.dec.memory[9 * DEC_BLOCK_BYTES], grants ? 0 : 0x77);
     /* the id may come again, and a late answer to the first pull says nothing of the second */
-    dec_pull(&scene.dec, "a", 9, 1);
-    prod_ask(&scene.prod, &again);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(&scene, "a", 9, 1, &again);
     prod_say(&scene.prod, &ask, KVFI_VLLM_FINISH, "a", NULL, NULL, 0);
     dec_no_event(&scene.dec);
-    prod_finish(&scene.prod, &again, "a");
-    dec_event(&scene.dec, KVF_VLLM_EVENT_RECEIVED, "a");
+    scene_finish(&scene, &again, "a");
     dec_collect(&scene.dec, "a", "", "");
     ask_close(&ask);
     ask_close(&again);
@@ -183,9 +176,7 @@ static void row_p_dies(void **state)
 
     (void)state;
     scene_open(&scene);
-    dec_pull(&scene.dec, "a", 9, 2);
-    prod_ask(&scene.prod, &ask);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(&scene, "a", 9, 2, &ask);
     prod_close(&scene.prod);
     expect_failure(&scene.dec, "a", KVF_ERR_PEER_LOST, "broke before it had answered");
     dec_collect(&scene.dec, "", "", ""); /* one look is no proof */
@@ -219,9 +210,7 @@ static void data_connection_stands(uint32_t last)
 
     scene_open(&scene);
     fd = connect_data(&scene.dec, last);
-    dec_pull(&scene.dec, "a", 9, 1);
-    prod_ask(&scene.prod, &ask);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(&scene, "a", 9, 1, &ask);
     prod_close(&scene.prod);
     expect_failure(&scene.dec, "a", KVF_ERR_PEER_LOST, "broke before it had answered");
     assert_int_equal(kvf_vllm_worker_wait(scene.dec.worker, &event, 1, 2500 * KVFI_MS), 0);
@@ -257,9 +246,7 @@ static void lost_after_the_first_look(void **state)
 
     (void)state;
     scene_open(&scene);
-    dec_pull(&scene.dec, "a", 9, 1);
-    prod_ask(&scene.prod, &ask);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(&scene, "a", 9, 1, &ask);
     assert_int_equal(zmq_unbind(scene.prod.router, scene.prod.address), 0); /* "a" keeps its connection */
     dec_pull(&scene.dec, "b", 10, 1);
     assert_int_equal(kvf_vllm_worker_wait(scene.dec.worker, &event, 1, 1300 * KVFI_MS), 0);
@@ -283,9 +270,7 @@ static void row_p_restarts_at_its_address(void **state)
 
     (void)state;
     scene_open(&scene);
-    dec_pull(&scene.dec, "a", 9, 1);
-    prod_ask(&scene.prod, &ask);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(&scene, "a", 9, 1, &ask);
     port = prod_port(&scene.prod);
     prod_close(&scene.prod);
     prod_open(&scene.prod, port);
@@ -324,9 +309,7 @@ static void answer_that_came_counts_before_its_deadline(void **state)
 
     (void)state;
     open_impatient(&scene);
-    dec_pull(&scene.dec, "a", 9, 1);
-    prod_ask(&scene.prod, &ask);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(&scene, "a", 9, 1, &ask);
     assert_int_equal(pthread_create(&thread, NULL, stand_still_now, scene.dec.worker), 0);
     zmq_poll(NULL, 0, (int)(SHORT_NS / KVFI_MS) / 4); /* most often it stands still by now; else the test is easier */
     prod_finish(&scene.prod, &ask, "a");
@@ -478,9 +461,7 @@ static void shuts_down_when_all_is_settled(void **state)
 
     (void)state;
     open_impatient(&scene);
-    dec_pull(&scene.dec, "a", 4, 1);
-    prod_ask(&scene.prod, &ask);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(&scene, "a", 4, 1, &ask);
     assert_int_equal(kvf_vllm_worker_shutdown(scene.dec.worker, KVFI_MS, NULL), KVF_ERR_TIMEOUT);
     assert_int_equal(kvf_vllm_worker_step(scene.dec.worker, &step, NULL), KVF_ERR_CLOSED);
     expect_failure(&scene.dec, "a", KVF_ERR_TIMEOUT, "no answer of");

@@ -351,9 +351,7 @@ static void gap_16_7_lost_worker_is_asked_for_again(void **state)
     scene_init(&scene);
     scene.dec.options.topology_refresh_ns = 3600 * KVFI_SECOND;
     dec_open(&scene.dec);
-    dec_pull(&scene.dec, "a", 0, 1);
-    prod_ask(&scene.prod, &ask);
-    dec_event(&scene.dec, KVF_VLLM_EVENT_ASKED, NULL);
+    scene_ask(&scene, "a", 0, 1, &ask);
     ask_close(&ask);
     snprintf(url, sizeof url, "%s", scene.reg.url);
     prod_close(&scene.prod);

@@ -6,13 +6,9 @@ KVFERRY names the command under test. Nothing sleeps: a test waits for a line, a
 """
 import collections
 import ctypes
-import json
 import os
-import signal
-import subprocess
+import sys
 import tempfile
-import threading
-import time
 import unittest
 from pathlib import Path
 
@@ -23,7 +19,9 @@ import peer
 from model import Rank
 from registry import PATIENCE, Registry
 
-KVFERRY = os.path.abspath(os.environ.get("KVFERRY", "kvferry"))
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from spoken import KVFERRY, SpokenWorker  # noqa: E402
+
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.process_vm_writev.restype = LIBC.process_vm_readv.restype = ctypes.c_ssize_t
 PEER_ONLY = not os.environ.get("KVFERRY")
@@ -39,11 +37,11 @@ def vm(call, pid, address, array):
         raise OSError(ctypes.get_errno(), "%d of %d bytes" % (done, array.nbytes))
 
 
-class Worker:
-    """One `kvferry vllm worker`, spoken to in lines."""
+class Worker(SpokenWorker):
+    """One `kvferry vllm worker`."""
 
     def __init__(self, folder, role, rank, endpoint, **members):
-        self.rank, self.role = rank, role
+        self.rank = rank
         spec = {"memory": [[storage["base"], storage["bytes"]] for storage in rank.storages],
                 "endpoint": {"host": "127.0.0.1", "pp_rank": rank.pp_rank, **endpoint}, "requests": "-"}
         if role == "producer":
@@ -53,77 +51,8 @@ class Worker:
             spec["facts"] = rank.facts
         for key, value in members.items():
             spec[key] = {**spec[key], **value} if isinstance(value, dict) and key in spec else value
-        self.path = Path(folder) / "spec.json"
-        self.path.write_text(json.dumps(spec))
-        self.popen = subprocess.Popen([KVFERRY, "vllm", "worker", "--role", role, str(self.path)],
-                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                      errors="backslashreplace")
-        self.events, self.log, self.news = [], [], threading.Condition()
-        self.readers = [threading.Thread(target=self._read, daemon=True),
-                        threading.Thread(target=self._hear, daemon=True)]
-        for reader in self.readers:
-            reader.start()
-
-    def _read(self):
-        for line in self.popen.stdout:
-            try:
-                event = json.loads(line)
-                event["event"]
-            except (ValueError, KeyError, TypeError):
-                event = {"event": "garbage", "line": line}
-            with self.news:
-                self.events.append(event)
-                self.news.notify_all()
-        with self.news:
-            self.events.append({"event": "eof"})
-            self.news.notify_all()
-
-    def _hear(self):
-        for line in self.popen.stderr:
-            with self.news:
-                self.log.append(line.rstrip("\n"))
-                self.news.notify_all()
-
-    def __str__(self):
-        return "%s%d\n%s\n%s" % (self.rank.instance.name, self.rank.number,
-                                 "\n".join(map(json.dumps, self.events[-30:])), "\n".join(self.log[-30:]))
-
-    def all(self, kind, **members):
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        return [event for event in list(self.events) if event["event"] in kinds and
-                all(event.get(key) == value for key, value in members.items())]
-
-    def event(self, kind, seconds=PATIENCE, count=1, **members):
-        """Waits for so many events of a kind, and returns the last of them."""
-        end = time.monotonic() + seconds
-        with self.news:
-            while True:
-                found = self.all(kind, **members)
-                if len(found) >= count:
-                    return found[count - 1]
-                left = end - time.monotonic()
-                if left <= 0 or self.all("eof"):
-                    raise AssertionError("no %s %s within %d s: %s" % (kind, members, seconds, self))
-                self.news.wait(left)
-
-    def until(self, condition, what, seconds=PATIENCE):
-        with self.news:
-            if not self.news.wait_for(condition, seconds):
-                raise AssertionError("no %s within %d s: %s" % (what, seconds, self))
-
-    def told(self, text, seconds=PATIENCE):
-        """Waits for a line on standard error."""
-        with self.news:
-            if not self.news.wait_for(lambda: any(text in line for line in self.log), seconds):
-                raise AssertionError("does not say \"%s\": %s" % (text, self))
-
-    def say(self, **line):
-        self.popen.stdin.write(json.dumps(line) + "\n")
-        self.popen.stdin.flush()
-
-    @property
-    def ready(self):
-        return self.event("ready")
+        super().__init__("%s%d" % (rank.instance.name, rank.number), "vllm", role, spec, Path(folder) / "spec.json",
+                         PATIENCE)
 
     def read(self):
         """All memory as it is now, in the order of the allocations."""
@@ -135,40 +64,6 @@ class Worker:
     def write(self, memory):
         for start, (base, size) in zip(self.rank.starts, self.ready["memory"]):
             vm(LIBC.process_vm_writev, self.popen.pid, base, memory[start:start + size])
-
-    def alive(self):
-        return self.popen.poll() is None
-
-    def hurry(self):
-        """Ends its input: it goes once all it has is ended."""
-        if not self.popen.stdin.closed:
-            try:
-                self.popen.stdin.close()
-            except BrokenPipeError:
-                pass
-
-    def end(self, code=0):
-        """Ends in good order, with an exit code; None: any."""
-        self.hurry()
-        try:
-            found = self.popen.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.popen.kill()
-            self.popen.wait()
-            raise AssertionError("does not end: %s" % self) from None
-        for reader in self.readers:
-            reader.join()
-        self.popen.stdout.close()
-        self.popen.stderr.close()
-        if code is not None and found != code:
-            raise AssertionError("ended with %d instead of %d: %s" % (found, code, self))
-        return found
-
-    def kill(self, number=signal.SIGKILL):
-        if self.alive():
-            self.popen.send_signal(number)
-        if number == signal.SIGKILL:
-            self.popen.wait()
 
 
 class Side:
