@@ -8,8 +8,9 @@
 
 #include <microhttpd.h>
 
-#include "base/error.h"
 #include "base/array.h"
+#include "base/bounds.h"
+#include "base/error.h"
 #include "base/struct_size.h"
 #include "directory/crowd.h"
 #include "directory/listen.h"
@@ -255,12 +256,11 @@ static size_t crowd_limit(void)
 
 static enum kvf_status check_options(const struct kvf_directory_options *options, struct kvf_error *error)
 {
-    if (options->lease_ns < KVFI_SECOND || options->lease_ns > 3600 * KVFI_SECOND)
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "directory: lease_ns is %" PRId64
-                         ", expected 1000000000 to 3600000000000", options->lease_ns);
-    if (options->max_ranks < 1 || options->max_ranks > INT64_C(16777216))
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "directory: max_ranks is %" PRId64
-                         ", expected 1 to 16777216", options->max_ranks);
+    const struct kvfi_bounds rows[] = {{"lease_ns", options->lease_ns, KVFI_SECOND, 3600 * KVFI_SECOND},
+                                      {"max_ranks", options->max_ranks, 1, 16777216}};
+    enum kvf_status status = kvfi_check_bounds("directory:", rows, sizeof rows / sizeof rows[0], error);
+
+    if (status != KVF_OK) return status;
     if (options->flags & ~(uint64_t)(KVF_DIRECTORY_VLLM_BOOTSTRAP | KVF_DIRECTORY_VLLM_REPLACE))
         return kvfi_fail(error, KVF_ERR_NEWER_OPTION, "directory: flags are %#" PRIx64 ", this library knows 0x3",
                          options->flags);

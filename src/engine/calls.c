@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/bounds.h"
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "engine/jobs.h"
@@ -35,29 +36,26 @@ static enum kvf_status check_name(const char *object, const char *text, size_t l
     return KVF_OK;
 }
 
-static enum kvf_status check_number(const char *object, int64_t value, int64_t low, int64_t high,
-                                    struct kvf_error *error)
+/* 0 means default. */
+static int64_t set_timeout(int64_t *timeout_ns)
 {
-    if (value < low || value > high)
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "%s is %" PRId64 ", expected %" PRId64 " to %" PRId64, object,
-                         value, low, high);
-    return KVF_OK;
+    if (*timeout_ns == 0)
+        *timeout_ns = DEFAULT_TIMEOUT_NS;
+    return *timeout_ns;
 }
 
 static enum kvf_status check_offer(const kvf_engine *engine, struct kvf_offer *offer, struct kvf_error *error)
 {
+    const struct kvfi_bounds rows[] = {
+        {"attempt", offer->attempt, 0, INT64_MAX},
+        {"request_tokens", offer->request_tokens, 0, INT64_MAX / 2},
+        {"ready_tokens", offer->ready_tokens, 0, offer->request_tokens},
+        {"timeout_ns", set_timeout(&offer->timeout_ns), KVFI_MS, MAX_TIMEOUT_NS},
+    };
     enum kvf_status status = check_name("transfer id", offer->transfer, KVF_TRANSFER_ID_BYTES, error);
 
-    if (offer->timeout_ns == 0)
-        offer->timeout_ns = DEFAULT_TIMEOUT_NS;
     if (status == KVF_OK)
-        status = check_number("attempt", offer->attempt, 0, INT64_MAX, error);
-    if (status == KVF_OK)
-        status = check_number("request_tokens", offer->request_tokens, 0, INT64_MAX / 2, error);
-    if (status == KVF_OK)
-        status = check_number("ready_tokens", offer->ready_tokens, 0, offer->request_tokens, error);
-    if (status == KVF_OK)
-        status = check_number("timeout_ns", offer->timeout_ns, KVFI_MS, MAX_TIMEOUT_NS, error);
+        status = kvfi_check_bounds(NULL, rows, sizeof rows / sizeof rows[0], error);
     if (status == KVF_OK)
         status = kvfi_block_ids_check(engine->layout, offer->groups, offer->group_count, 0, offer->request_tokens,
                                       error);
@@ -66,22 +64,19 @@ static enum kvf_status check_offer(const kvf_engine *engine, struct kvf_offer *o
 
 static enum kvf_status check_pull(const kvf_engine *engine, struct kvf_pull *pull, struct kvf_error *error)
 {
+    const struct kvfi_bounds rows[] = {
+        {"attempt", pull->attempt, 0, INT64_MAX},
+        {"request_tokens", pull->request_tokens, 0, INT64_MAX / 2},
+        {"token_end", pull->token_end, 0, pull->request_tokens},
+        {"token_begin", pull->token_begin, 0, pull->token_end},
+        {"timeout_ns", set_timeout(&pull->timeout_ns), KVFI_MS, MAX_TIMEOUT_NS},
+    };
     enum kvf_status status = check_name("transfer id", pull->transfer, KVF_TRANSFER_ID_BYTES, error);
 
-    if (pull->timeout_ns == 0)
-        pull->timeout_ns = DEFAULT_TIMEOUT_NS;
     if (status == KVF_OK)
         status = check_name("from (the prefill instance)", pull->from, KVF_INSTANCE_NAME_BYTES, error);
     if (status == KVF_OK)
-        status = check_number("attempt", pull->attempt, 0, INT64_MAX, error);
-    if (status == KVF_OK)
-        status = check_number("request_tokens", pull->request_tokens, 0, INT64_MAX / 2, error);
-    if (status == KVF_OK)
-        status = check_number("token_end", pull->token_end, 0, pull->request_tokens, error);
-    if (status == KVF_OK)
-        status = check_number("token_begin", pull->token_begin, 0, pull->token_end, error);
-    if (status == KVF_OK)
-        status = check_number("timeout_ns", pull->timeout_ns, KVFI_MS, MAX_TIMEOUT_NS, error);
+        status = kvfi_check_bounds(NULL, rows, sizeof rows / sizeof rows[0], error);
     if (status == KVF_OK && (pull->flags & ~(uint64_t)KVF_PULL_AWAIT_INSTANCE) != 0)
         status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "flags are 0x%" PRIx64 ", only 0x%x is known", pull->flags,
                            (unsigned)KVF_PULL_AWAIT_INSTANCE);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/bounds.h"
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "engine/engine.h"
@@ -25,14 +26,6 @@ static const struct kvf_engine_options DEFAULTS = {
 void kvf_engine_options_init(struct kvf_engine_options *options, size_t size)
 {
     kvfi_struct_init(options, size, &DEFAULTS, sizeof DEFAULTS);
-}
-
-static enum kvf_status check_number(const char *name, int64_t value, int64_t low, int64_t high, struct kvf_error *error)
-{
-    if (value < low || value > high)
-        return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT,
-                         "engine option %s is %" PRId64 ", expected %" PRId64 " to %" PRId64, name, value, low, high);
-    return KVF_OK;
 }
 
 /* 0 means default in every number. */
@@ -58,10 +51,7 @@ static void fill_zeroes(struct kvf_engine_options *own)
 static enum kvf_status check_numbers(const struct kvf_engine_options *own, struct kvf_error *error)
 {
     static const int64_t hour = 3600 * KVFI_SECOND, week = 168 * 3600 * KVFI_SECOND;
-    const struct {
-        const char *name;
-        int64_t value, low, high;
-    } rows[] = {
+    const struct kvfi_bounds rows[] = {
         {"flags", (int64_t)own->flags, 0, KVF_ENGINE_CALLER_PROGRESS | KVF_ENGINE_CHECKSUM},
         {"rank.dp", own->rank.dp, 0, INT32_MAX},
         {"rank.pp", own->rank.pp, 0, INT32_MAX},
@@ -75,11 +65,8 @@ static enum kvf_status check_numbers(const struct kvf_engine_options *own, struc
         {"incomplete_timeout_ns", own->incomplete_timeout_ns, KVFI_MS, week},
         {"event_capacity", own->event_capacity, 2, 16777216},
     };
-    enum kvf_status status = KVF_OK;
 
-    for (size_t i = 0; status == KVF_OK && i < sizeof rows / sizeof rows[0]; i++)
-        status = check_number(rows[i].name, rows[i].value, rows[i].low, rows[i].high, error);
-    return status;
+    return kvfi_check_bounds("engine option", rows, sizeof rows / sizeof rows[0], error);
 }
 
 static enum kvf_status check_texts(const struct kvf_engine_options *own, struct kvf_error *error)

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 
+#include "base/bounds.h"
 #include "base/error.h"
 #include "base/struct_size.h"
 
@@ -66,10 +67,7 @@ static void fill_zeroes(struct kvf_trtllm_worker_options *own)
 static enum kvf_status check_numbers(const struct kvf_trtllm_worker_options *own, struct kvf_error *error)
 {
     static const int64_t week = 168 * 3600 * KVFI_SECOND;
-    const struct {
-        const char *name;
-        int64_t value, low, high;
-    } rows[] = {
+    const struct kvfi_bounds rows[] = {
         {"flags", (int64_t)own->flags, 0, KVF_TRTLLM_STRICT_UPSTREAM},
         {"serve_info", own->serve_info, 0, 1},
         {"info_port", own->info_port, 0, 65535},
@@ -83,14 +81,8 @@ static enum kvf_status check_numbers(const struct kvf_trtllm_worker_options *own
         {"max_peers", own->max_peers, 1, 1048576},
         {"event_capacity", own->event_capacity, 4, 16777216},
     };
-    enum kvf_status status = KVF_OK;
 
-    for (size_t i = 0; status == KVF_OK && i < sizeof rows / sizeof rows[0]; i++)
-        if (rows[i].value < rows[i].low || rows[i].value > rows[i].high)
-            status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT,
-                               "worker option %s is %" PRId64 ", expected %" PRId64 " to %" PRId64, rows[i].name,
-                               rows[i].value, rows[i].low, rows[i].high);
-    return status;
+    return kvfi_check_bounds("worker option", rows, sizeof rows / sizeof rows[0], error);
 }
 
 static enum kvf_status check_agent(const struct kvf_trtllm_agent *agent, struct kvf_error *error)

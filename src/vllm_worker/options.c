@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/bounds.h"
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "sys/clock.h"
@@ -42,10 +43,7 @@ void kvf_vllm_worker_options_init(struct kvf_vllm_worker_options *options, size_
 static enum kvf_status check_numbers(const struct kvf_vllm_worker_options *own, struct kvf_error *error)
 {
     static const int64_t week = 168 * 3600 * KVFI_SECOND;
-    const struct {
-        const char *name;
-        int64_t value, low, high;
-    } rows[] = {
+    const struct kvfi_bounds rows[] = {
         {"role", own->role, KVF_VLLM_PRODUCER, KVF_VLLM_BOTH},
         {"is_mla", own->is_mla, 0, 1},
         {"tp_size", own->tp_size, 1, 65536},
@@ -77,14 +75,8 @@ static enum kvf_status check_numbers(const struct kvf_vllm_worker_options *own, 
         {"check_arrivals", own->check_arrivals, 0, 1},
         {"arrival_timeout_ns", own->arrival_timeout_ns, 0, week},
     };
-    enum kvf_status status = KVF_OK;
 
-    for (size_t i = 0; status == KVF_OK && i < sizeof rows / sizeof rows[0]; i++)
-        if (rows[i].value < rows[i].low || rows[i].value > rows[i].high)
-            status = kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT,
-                               "worker option %s is %" PRId64 ", expected %" PRId64 " to %" PRId64, rows[i].name,
-                               rows[i].value, rows[i].low, rows[i].high);
-    return status;
+    return kvfi_check_bounds("worker option", rows, sizeof rows / sizeof rows[0], error);
 }
 
 static enum kvf_status check_text(const char *name, const char *text, size_t room, struct kvf_error *error)

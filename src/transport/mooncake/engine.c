@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/mooncake/engine.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/array.h"
+#include "base/bounds.h"
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "sys/clock.h"
@@ -39,7 +39,7 @@ void kvf_mooncake_options_init(struct kvf_mooncake_options *options, size_t size
 
 static enum kvf_status check_options(const struct kvf_mooncake_options *options, struct kvf_error *error)
 {
-    const struct { const char *name; int64_t value, least, most; } numbers[] = {
+    const struct kvfi_bounds numbers[] = {
         {"rpc_port", options->rpc_port, 0, 65535}, {"data_port", options->data_port, 0, 65535},
         {"initiator_only", options->initiator_only, 0, 1}, {"hide_buffers", options->hide_buffers, 0, 1},
         {"max_version", options->max_version, 1, 2}, {"data_threads", options->data_threads, 0, KVFI_MOON_MAX_THREADS},
@@ -53,13 +53,9 @@ static enum kvf_status check_options(const struct kvf_mooncake_options *options,
     const char *published = options->publish_host ? options->publish_host : options->host;
     struct kvfi_moon_address address;
     char name[KVF_MOONCAKE_NAME_BYTES];
+    enum kvf_status status = kvfi_check_bounds("option", numbers, sizeof numbers / sizeof numbers[0], error);
 
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        if (numbers[i].value < numbers[i].least || numbers[i].value > numbers[i].most)
-            return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "option %s is %" PRId64 ", expected %" PRId64 " to %"
-                             PRId64, numbers[i].name, numbers[i].value, numbers[i].least, numbers[i].most);
-    }
-    if (options->initiator_only) return KVF_OK;
+    if (status != KVF_OK || options->initiator_only) return status;
     if (!options->host || strlen(published) >= KVFI_MOON_HOST_BYTES)
         return kvfi_fail(error, KVF_ERR_INVALID_ARGUMENT, "option host: expected less than %d bytes",
                          KVFI_MOON_HOST_BYTES);
