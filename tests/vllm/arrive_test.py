@@ -33,12 +33,10 @@ class Arrivals(Case):
                 self.assertIn(wanted, text)
             self.assertEqual(worker.event("failed", req_id=move.d_req)["status"], "KVF_ERR_INCOMPLETE_TRANSFER")
 
-    # what may be written
-
-    def test_a_write_that_comes_after_the_end(self):
-        """Into blocks that are another request's by now."""
-        producers, consumers = self.sides(**LATE)
-        rank, go, codes = producers.ranks[0], threading.Event(), []
+    @staticmethod
+    def hold_back(rank):
+        """The rank's next write waits for the event that is returned; its code goes to the list."""
+        go, codes = threading.Event(), []
 
         def late(session, moves):
             rank.write = rank._write
@@ -46,6 +44,15 @@ class Arrivals(Case):
             codes.append(rank._write(session, moves))
             return codes[0]
         rank.write = late
+        return go, codes
+
+    # what may be written
+
+    def test_a_write_that_comes_after_the_end(self):
+        """Into blocks that are another request's by now."""
+        producers, consumers = self.sides(**LATE)
+        rank = producers.ranks[0]
+        go, codes = self.hold_back(rank)
         move = self.begin(producers, consumers)
         consumers.failure(move)
         self.assertIn("what it still writes is refused", consumers.ranks[0].event("settled")["text"])
@@ -64,14 +71,8 @@ class Arrivals(Case):
     def test_a_write_within_the_quarantine(self):
         """A failed request that is not settled: its writer is not disturbed, nor what else it writes at that time."""
         producers, consumers = self.sides(abort_timeout_s=0.5, slack_s=0.1)
-        rank, go, codes = producers.ranks[0], threading.Event(), []
-
-        def late(session, moves):
-            rank.write = rank._write
-            go.wait()
-            codes.append(rank._write(session, moves))
-            return codes[0]
-        rank.write = late
+        rank = producers.ranks[0]
+        go, codes = self.hold_back(rank)
         move = self.begin(producers, consumers)
         consumers.failure(move, settled=False)
         other = self.begin(producers, consumers)
