@@ -5,6 +5,9 @@ load common
 kvferry=${KVFERRY:?the command under test}
 examples=$(realpath "$BATS_TEST_DIRNAME/../../examples/trtllm")
 
+# What a process in the background writes, from its first line on; its file may be about to be made.
+follow() { tail -F -n +1 "$1" 2>/dev/null; }
+
 # Writes a file of ranks: NAME TP ORDER FILE, then what differs as Python on `rank` (a dict) with `r` its number.
 ranks() {
     /usr/bin/python3 - "$@" <<'PY'
@@ -320,7 +323,7 @@ for key in "slot", "stride": rank["table"]["pools"][0][0][key] *= 2'
     "$kvferry" trtllm worker --role generation gen.json --rank 0 >gen.out <to_gen &
     local gen=$!
     exec 8>to_gen
-    info=$(tail -f -n +1 ctx.out | grep -m1 -o '"info":"[^"]*' | cut -d'"' -f4)
+    info=$(follow ctx.out | grep -m1 -o '"info":"[^"]*' | cut -d'"' -f4)
     "$kvferry" trtllm info "$info" -o rank.json
     "$kvferry" trtllm plan rank.json gen.json --tokens 16 | grep 'intact, 1 x 4 KiB'
     "$kvferry" trtllm info "$info" --raw -o rank.msgpack
@@ -329,7 +332,7 @@ for key in "slot", "stride": rank["table"]["pools"][0][0][key] *= 2'
     echo '{"rid": 2, "prompt": 20, "blocks": [[5, 6]], "info": "'"$info"'"}' >&8
     echo '{"cancel": 2}' >&8
     echo '{"rid": 1, "prompt": 20, "blocks": [[1, 2]]}' >&7
-    tail -f -n +1 gen.out | grep -m1 '"event":"settled","rid":1'
+    follow gen.out | grep -m1 '"event":"settled","rid":1'
     echo '{"dump": "now"}' >&8
     exec 8>&-
     wait $gen
@@ -350,7 +353,7 @@ for key in "slot", "stride": rank["table"]["pools"][0][0][key] *= 2'
         pids[r]=$!
     done
     exec 5>to0 6>to1
-    for r in 0 1; do sender[r]=$(tail -f -n +1 ctx$r.out | grep -m1 -o '"sender":"[^"]*' | cut -d'"' -f4); done
+    for r in 0 1; do sender[r]=$(follow ctx$r.out | grep -m1 -o '"sender":"[^"]*' | cut -d'"' -f4); done
     info=$(grep -o '"info":"[^"]*' ctx0.out | cut -d'"' -f4)
     complete='{"complete": {"sender_endpoints": ["'"${sender[0]}"'", "'"${sender[1]}"'"]}}'
     echo "$complete" >&5
@@ -360,7 +363,7 @@ for key in "slot", "stride": rank["table"]["pools"][0][0][key] *= 2'
     local gen=$!
     exec 8>to_gen
     echo '{"rid": 3, "prompt": 20, "blocks": [[1, 2]], "info": "'"$info"'"}' >&8
-    tail -f -n +1 ctx0.out | grep -m1 '"event":"settled","rid":3'
+    follow ctx0.out | grep -m1 '"event":"settled","rid":3'
     echo "$complete" >&6
     exec 5>&- 6>&- 8>&-
     wait $gen
@@ -449,7 +452,7 @@ LINES
     done
     "$kvferry" trtllm worker --role generation gen.json --meet meet --timeout 2 >gen.out &
     local gen=$!
-    tail -f -n +1 ctx1.out | grep -m1 '"event":"asked"'
+    follow ctx1.out | grep -m1 '"event":"asked"'
     kill -9 "${pids[1]}"
     status=0
     wait $gen || status=$?
@@ -493,7 +496,7 @@ LINES
     "$kvferry" trtllm worker --role context ctx.json >ctx.out <to_ctx &
     local ctx=$!
     exec 7>to_ctx
-    tail -f -n +1 ctx.out | grep -m1 '"complete"'
+    follow ctx.out | grep -m1 '"complete"'
     kill $ctx
     wait $ctx
     exec 7>&-
